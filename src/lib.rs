@@ -1,5 +1,6 @@
 //! x
 pub mod bus;
 pub mod domain;
+pub mod http;
 pub mod service;
 pub mod store;
