@@ -1,1 +1,6 @@
-
+//! Milepost (minimal map of this branch).
+#![warn(missing_docs)]
+pub mod cli;
+pub mod client;
+pub mod config;
+pub mod worker;

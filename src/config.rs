@@ -1,0 +1,2 @@
+//! Flags, environment (minimal version of this branch).
+pub mod client;
