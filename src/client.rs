@@ -95,14 +95,8 @@ impl Client {
             // `http_proxy` is set on many machines, and no proxy reaches our loopback.
             builder = builder.no_proxy();
         }
-        let http = builder
-            .build()
-            .map_err(|error| ClientError::Address(error::chain(&error)))?;
-        Ok(Self {
-            http,
-            address,
-            key: key.filter(|key| !key.is_empty()).map(Key),
-        })
+        let http = builder.build().map_err(|error| ClientError::Address(error::chain(&error)))?;
+        Ok(Self { http, address, key: key.filter(|key| !key.is_empty()).map(Key) })
     }
 
     /// The gateway's address.
@@ -115,11 +109,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Refused`] with the gateway's problem; otherwise the transport's trouble.
-    pub async fn enqueue(
-        &self,
-        spec: &Value,
-        idempotency_key: Option<&str>,
-    ) -> Result<Enqueued, ClientError> {
+    pub async fn enqueue(&self, spec: &Value, idempotency_key: Option<&str>) -> Result<Enqueued, ClientError> {
         let mut request = self.request(Method::POST, "v1/jobs").json(spec);
         if let Some(key) = idempotency_key {
             request = request.header("Idempotency-Key", key);
@@ -138,12 +128,7 @@ impl Client {
         {
             page = format!("{page}#token={token}");
         }
-        Ok(Enqueued {
-            created: answer["created"].as_bool().unwrap_or(true),
-            id,
-            page,
-            answer,
-        })
+        Ok(Enqueued { created: answer["created"].as_bool().unwrap_or(true), id, page, answer })
     }
 
     /// Appends `body`, one event object or an array of them, already encoded (design 5). The same `idempotency_key`
@@ -158,10 +143,7 @@ impl Client {
         body: String,
         idempotency_key: &str,
     ) -> Result<Appended, ClientError> {
-        let request = self
-            .append_request(job, lease, None)
-            .header("Idempotency-Key", idempotency_key)
-            .body(body);
+        let request = self.append_request(job, lease, None).header("Idempotency-Key", idempotency_key).body(body);
         self.appended(request, ANSWER_TIMEOUT).await
     }
 
@@ -170,15 +152,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::append`].
-    pub async fn heartbeat(
-        &self,
-        job: &str,
-        lease: Option<&str>,
-        wait: Duration,
-    ) -> Result<Appended, ClientError> {
-        let request = self
-            .append_request(job, lease, (!wait.is_zero()).then_some(wait))
-            .body("[]");
+    pub async fn heartbeat(&self, job: &str, lease: Option<&str>, wait: Duration) -> Result<Appended, ClientError> {
+        let request = self.append_request(job, lease, (!wait.is_zero()).then_some(wait)).body("[]");
         self.appended(request, wait + ANSWER_TIMEOUT).await
     }
 
@@ -186,12 +161,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Refused`], `job_terminal` when it ended otherwise.
-    pub async fn cancel(
-        &self,
-        job: &str,
-        reason: Option<&str>,
-        grace: Option<Duration>,
-    ) -> Result<Value, ClientError> {
+    pub async fn cancel(&self, job: &str, reason: Option<&str>, grace: Option<Duration>) -> Result<Value, ClientError> {
         let mut body = serde_json::Map::new();
         if let Some(reason) = reason {
             body.insert("reason".into(), reason.into());
@@ -199,9 +169,7 @@ impl Client {
         if let Some(grace) = grace {
             body.insert("grace_ms".into(), (grace.as_millis() as u64).into());
         }
-        let request = self
-            .request(Method::POST, &format!("v1/jobs/{job}/cancel"))
-            .json(&body);
+        let request = self.request(Method::POST, &format!("v1/jobs/{job}/cancel")).json(&body);
         self.json(request, ANSWER_TIMEOUT).await
     }
 
@@ -231,11 +199,7 @@ impl Client {
     ///
     /// # Errors
     /// Only the transport's: every status is handed back, since a stream's reader treats them in its own way.
-    async fn open_stream(
-        &self,
-        job: &str,
-        last_event_id: Option<&str>,
-    ) -> Result<Response, ClientError> {
+    async fn open_stream(&self, job: &str, last_event_id: Option<&str>) -> Result<Response, ClientError> {
         let mut request = self
             .request(Method::GET, &format!("v1/jobs/{job}/events"))
             .header(ACCEPT, "text/event-stream")
@@ -250,19 +214,12 @@ impl Client {
         }
     }
 
-    fn append_request(
-        &self,
-        job: &str,
-        lease: Option<&str>,
-        wait: Option<Duration>,
-    ) -> RequestBuilder {
+    fn append_request(&self, job: &str, lease: Option<&str>, wait: Option<Duration>) -> RequestBuilder {
         let path = match wait {
             Some(wait) => format!("v1/jobs/{job}/events?wait_ms={}", wait.as_millis()),
             None => format!("v1/jobs/{job}/events"),
         };
-        let request = self
-            .request(Method::POST, &path)
-            .header(CONTENT_TYPE, "application/json");
+        let request = self.request(Method::POST, &path).header(CONTENT_TYPE, "application/json");
         match lease {
             Some(token) => request.header("Lease-Token", token),
             None => request,
@@ -277,14 +234,9 @@ impl Client {
         }
     }
 
-    async fn appended(
-        &self,
-        request: RequestBuilder,
-        timeout: Duration,
-    ) -> Result<Appended, ClientError> {
+    async fn appended(&self, request: RequestBuilder, timeout: Duration) -> Result<Appended, ClientError> {
         let answer = self.json(request, timeout).await?;
-        serde_json::from_value(answer)
-            .map_err(|_| self.not_a_gateway("the answer to an append has no seq"))
+        serde_json::from_value(answer).map_err(|_| self.not_a_gateway("the answer to an append has no seq"))
     }
 
     /// Sends, reads the whole answer, and tells an answer from a refusal.
@@ -308,39 +260,24 @@ impl Client {
         }
     }
 
-    fn judge(
-        &self,
-        status: StatusCode,
-        problem: Problem,
-        body: &[u8],
-    ) -> Result<Value, ClientError> {
+    fn judge(&self, status: StatusCode, problem: Problem, body: &[u8]) -> Result<Value, ClientError> {
         if status.is_success() {
             // A box in the middle that answers 200 with a page of its own is treated as a passing trouble.
-            return serde_json::from_slice(body)
-                .map_err(|_| self.not_a_gateway("the answer is no JSON"));
+            return serde_json::from_slice(body).map_err(|_| self.not_a_gateway("the answer is no JSON"));
         }
         Err(ClientError::Refused(Box::new(problem.with_body(body))))
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> ClientError {
-        ClientError::Unreachable {
-            url: self.address.to_string(),
-            reason: error::chain(error),
-        }
+        ClientError::Unreachable { url: self.address.to_string(), reason: error::chain(error) }
     }
 
     fn silent(&self) -> ClientError {
-        ClientError::Unreachable {
-            url: self.address.to_string(),
-            reason: "no answer in time".to_owned(),
-        }
+        ClientError::Unreachable { url: self.address.to_string(), reason: "no answer in time".to_owned() }
     }
 
     fn not_a_gateway(&self, reason: &str) -> ClientError {
-        ClientError::NotAGateway {
-            url: self.address.to_string(),
-            reason: reason.to_owned(),
-        }
+        ClientError::NotAGateway { url: self.address.to_string(), reason: reason.to_owned() }
     }
 }
 

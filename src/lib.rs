@@ -3,4 +3,5 @@
 pub mod cli;
 pub mod client;
 pub mod config;
+pub mod domain;
 pub mod worker;

@@ -24,11 +24,7 @@ pub async fn run(args: EnqueueArgs) -> ExitCode {
             return ExitCode::from(OTHER);
         }
     };
-    let answer = if args.json {
-        enqueued.answer.to_string()
-    } else {
-        enqueued.id.clone()
-    };
+    let answer = if args.json { enqueued.answer.to_string() } else { enqueued.id.clone() };
     if writeln!(std::io::stdout(), "{}", printable(&answer)).is_err() {
         return ExitCode::from(OTHER);
     }
@@ -36,11 +32,7 @@ pub async fn run(args: EnqueueArgs) -> ExitCode {
     if !args.wait {
         return ExitCode::SUCCESS;
     }
-    let show = ShowArgs {
-        output: args.output,
-        logs: args.logs,
-        json: args.json,
-    };
+    let show = ShowArgs { output: args.output, logs: args.logs, json: args.json };
     show::to_end(client, enqueued.id, &show).await
 }
 
@@ -101,6 +93,5 @@ fn payload(argument: &str) -> Result<Value, ClientError> {
     } else {
         argument.to_owned()
     };
-    serde_json::from_str(&json)
-        .map_err(|error| ClientError::Address(format!("--payload is no JSON: {error}")))
+    serde_json::from_str(&json).map_err(|error| ClientError::Address(format!("--payload is no JSON: {error}")))
 }

@@ -20,12 +20,7 @@ pub fn connect(args: &ClientArgs) -> Result<Client, ClientError> {
 ///
 /// # Errors
 /// The last trouble.
-pub async fn enqueue(
-    client: &Client,
-    spec: &Value,
-    key: &str,
-    patience: Duration,
-) -> Result<Enqueued, ClientError> {
+pub async fn enqueue(client: &Client, spec: &Value, key: &str, patience: Duration) -> Result<Enqueued, ClientError> {
     let begun = Instant::now();
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
     loop {
@@ -50,9 +45,7 @@ pub fn meta(pairs: &[String]) -> Result<Map<String, Value>, ClientError> {
                 let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
                 Ok((key.to_owned(), value))
             }
-            _ => Err(ClientError::Address(format!(
-                "--meta {pair:?} is not KEY=VALUE"
-            ))),
+            _ => Err(ClientError::Address(format!("--meta {pair:?} is not KEY=VALUE"))),
         })
         .collect()
 }
@@ -66,10 +59,7 @@ mod tests {
     fn meta_values_are_json_or_else_text() {
         let pairs = ["a=1", "b=text", "c=[1,2]", "d=x=y", "e=", "f=\"1\""].map(str::to_owned);
         let meta = meta(&pairs).map(Value::from).ok();
-        assert_eq!(
-            meta,
-            Some(json!({"a": 1, "b": "text", "c": [1, 2], "d": "x=y", "e": "", "f": "1"}))
-        );
+        assert_eq!(meta, Some(json!({"a": 1, "b": "text", "c": [1, 2], "d": "x=y", "e": "", "f": "1"})));
         assert!(super::meta(&["nothing".to_owned()]).is_err());
         assert!(super::meta(&["=x".to_owned()]).is_err());
     }

@@ -69,11 +69,7 @@ pub async fn run(args: RunArgs) -> ExitCode {
     if !args.quiet {
         say(page);
     }
-    let report = RemoteJob {
-        id: enqueued.id.clone(),
-        lease: None,
-        client,
-    };
+    let report = RemoteJob { id: enqueued.id.clone(), lease: None, client };
     let run = Run {
         program: program(&args, &report.client, &enqueued),
         cut: match args.output {
@@ -81,9 +77,7 @@ pub async fn run(args: RunArgs) -> ExitCode {
             OutputKind::Text => Cut::Text,
         },
         echo: !args.quiet,
-        interrupted: Entry::from_event(
-            &json!({"type": "cancelled", "data": {"reason": "interrupted"}}),
-        ),
+        interrupted: Entry::from_event(&json!({"type": "cancelled", "data": {"reason": "interrupted"}})),
     };
     let notice: Notice = Arc::new(say);
     let finished = run_command(run, Arc::new(report), interrupts, notice).await;
@@ -119,8 +113,7 @@ async fn enqueue(args: &RunArgs) -> Result<(Client, Enqueued), ClientError> {
     let key = client::idempotency_key();
     let mut enqueued = gateway::enqueue(&client, &spec(args, &key)?, &key, PATIENCE).await?;
     // Without a unique key only our own first try, whose answer was lost, can have been there before.
-    enqueued.created |=
-        args.unique_key.is_none() || enqueued.answer["job"]["meta"][RUN_MARK] == key.as_str();
+    enqueued.created |= args.unique_key.is_none() || enqueued.answer["job"]["meta"][RUN_MARK] == key.as_str();
     Ok((client, enqueued))
 }
 
@@ -143,28 +136,11 @@ fn spec(args: &RunArgs, key: &str) -> Result<Value, ClientError> {
 
 /// A kind made of the command's file name, within what a kind may be.
 fn kind_of(command: &[OsString]) -> String {
-    let name = command
-        .first()
-        .and_then(|program| Path::new(program).file_name());
-    let name = name
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let kind: String = name
-        .chars()
-        .take(64)
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || "._-".contains(c) {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect();
-    if kind.is_empty() {
-        "command".to_owned()
-    } else {
-        kind
-    }
+    let name = command.first().and_then(|program| Path::new(program).file_name());
+    let name = name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let kind: String =
+        name.chars().take(64).map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
+    if kind.is_empty() { "command".to_owned() } else { kind }
 }
 
 fn program(args: &RunArgs, client: &Client, enqueued: &Enqueued) -> Program {
@@ -190,12 +166,8 @@ fn program(args: &RunArgs, client: &Client, enqueued: &Enqueued) -> Program {
 /// Trouble of the gateway is no reason not to do the work; a mistake in the arguments is.
 fn may_run_untracked(error: &ClientError) -> bool {
     match error {
-        ClientError::Refused(problem) => {
-            problem.is_passing() || matches!(problem.status, 401 | 403 | 404)
-        }
-        ClientError::Unreachable { .. }
-        | ClientError::NotAGateway { .. }
-        | ClientError::GaveUp { .. } => true,
+        ClientError::Refused(problem) => problem.is_passing() || matches!(problem.status, 401 | 403 | 404),
+        ClientError::Unreachable { .. } | ClientError::NotAGateway { .. } | ClientError::GaveUp { .. } => true,
         ClientError::Address(_) => false,
     }
 }

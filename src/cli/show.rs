@@ -66,18 +66,9 @@ impl From<std::io::Error> for Unshown {
     }
 }
 
-async fn follow_and_show(
-    client: Client,
-    id: String,
-    show: &ShowArgs,
-    screen: &mut Screen,
-) -> Result<View, Unshown> {
+async fn follow_and_show(client: Client, id: String, show: &ShowArgs, screen: &mut Screen) -> Result<View, Unshown> {
     // Who wants the log wants all of it; for a bar the state is enough.
-    let begin = if show.json || show.logs {
-        Begin::Log
-    } else {
-        Begin::State
-    };
+    let begin = if show.json || show.logs { Begin::Log } else { Begin::State };
     let mut updates = pin!(follow(client, id, begin, PATIENCE));
     let mut view = View::default();
     let mut printed_at: Option<Instant> = None;
@@ -109,9 +100,7 @@ async fn follow_and_show(
         let ended = matches!(update, Update::Ended { .. });
         let milestone = view.take(&update);
         match &update {
-            Update::Waiting {
-                reason, planned, ..
-            } => screen.waiting(reason, *planned)?,
+            Update::Waiting { reason, planned, .. } => screen.waiting(reason, *planned)?,
             Update::Connected => screen.connected()?,
             Update::State(_) | Update::Event(_) | Update::Reset { .. } | Update::Ended { .. } => {}
         }
@@ -129,12 +118,7 @@ async fn follow_and_show(
 }
 
 /// Prints what an event says beyond the state: output and log entries, when asked for.
-fn tell(
-    event: &Value,
-    show: &ShowArgs,
-    view: &mut View,
-    screen: &mut Screen,
-) -> std::io::Result<()> {
+fn tell(event: &Value, show: &ShowArgs, view: &mut View, screen: &mut Screen) -> std::io::Result<()> {
     match event["type"].as_str() {
         Some("output") if show.output => {
             let text = view.new_output(event);
@@ -149,9 +133,7 @@ fn json_line(update: &Update) -> Option<String> {
     let line = match update {
         Update::Event(event) => event.to_string(),
         Update::State(document) => json!({"type": "state", "data": document}).to_string(),
-        Update::Reset { reason } => {
-            json!({"type": "reset", "data": {"reason": reason}}).to_string()
-        }
+        Update::Reset { reason } => json!({"type": "reset", "data": {"reason": reason}}).to_string(),
         Update::Ended { state } => json!({"type": "end", "data": {"state": state}}).to_string(),
         Update::Connected | Update::Waiting { .. } => return None,
     };

@@ -35,9 +35,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 /// [`printable`], and on one line.
 #[must_use]
 pub fn one_line(text: &str) -> String {
-    printable(text.trim())
-        .replace('\n', " ⏎ ")
-        .replace('\t', " ")
+    printable(text.trim()).replace('\n', " ⏎ ").replace('\t', " ")
 }
 
 /// Encoded JSON with the same characters escaped: still the same JSON, since they stand only inside strings.
@@ -62,9 +60,7 @@ fn is_hostile(character: char) -> bool {
     match character {
         '\n' | '\t' => false,
         // Marks and overrides of direction, and the invisible line ends.
-        '\u{200e}' | '\u{200f}' | '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-            true
-        }
+        '\u{200e}' | '\u{200f}' | '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
         '\u{2028}' | '\u{2029}' | '\u{feff}' => true,
         other => other.is_control(),
     }
@@ -77,14 +73,8 @@ mod tests {
     #[test]
     fn nothing_that_a_terminal_obeys_goes_through() {
         assert_eq!(printable("plain ä € 😀\n\ttext"), "plain ä € 😀\n\ttext");
-        assert_eq!(
-            printable("\x1b]0;owned\x07 a\rb \u{9b}2J"),
-            "\\x1b]0;owned\\x07 a\\rb \\x9b2J"
-        );
-        assert_eq!(
-            printable("user\u{202e}txt.exe\0\u{7f}"),
-            "user\\u{202e}txt.exe\\x00\\x7f"
-        );
+        assert_eq!(printable("\x1b]0;owned\x07 a\rb \u{9b}2J"), "\\x1b]0;owned\\x07 a\\rb \\x9b2J");
+        assert_eq!(printable("user\u{202e}txt.exe\0\u{7f}"), "user\\u{202e}txt.exe\\x00\\x7f");
         assert_eq!(one_line("a\nb\x1b[1m "), "a ⏎ b\\x1b[1m");
     }
 
@@ -94,9 +84,6 @@ mod tests {
         let json = value.to_string();
         let printed = printable_json(&json);
         assert!(!printed.chars().any(is_hostile));
-        assert_eq!(
-            serde_json::from_str::<serde_json::Value>(&printed).ok(),
-            Some(value)
-        );
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&printed).ok(), Some(value));
     }
 }

@@ -25,11 +25,7 @@ fn target(args: &WatchArgs) -> Result<(Client, String), ClientError> {
     let (address, key) = match reference.address {
         // The key is for the gateway of the flags: it is not shown to whoever wrote the URL.
         Some(address) => {
-            let key = args
-                .client
-                .key
-                .clone()
-                .filter(|_| ours.is_ok_and(|ours| ours == address));
+            let key = args.client.key.clone().filter(|_| ours.is_ok_and(|ours| ours == address));
             (address, key)
         }
         None => (ours?, args.client.key.clone()),

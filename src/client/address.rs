@@ -66,11 +66,7 @@ impl Address {
         if url.starts_with(self.base.path()) {
             format!("{origin}{url}")
         } else {
-            format!(
-                "{origin}{}{}",
-                self.base.path(),
-                url.trim_start_matches('/')
-            )
+            format!("{origin}{}{}", self.base.path(), url.trim_start_matches('/'))
         }
     }
 
@@ -108,11 +104,7 @@ impl JobReference {
     pub fn parse(text: &str) -> Result<Self, ClientError> {
         let text = text.trim();
         if !text.contains('/') {
-            return Ok(Self {
-                id: checked_id(text)?,
-                address: None,
-                token: None,
-            });
+            return Ok(Self { id: checked_id(text)?, address: None, token: None });
         }
         let url = parse_url(text)?;
         let segments: Vec<&str> = url.path().split('/').filter(|s| !s.is_empty()).collect();
@@ -133,30 +125,19 @@ impl JobReference {
         let base = &segments[..if api { at - 1 } else { at }];
         let mut address = url.clone();
         address.set_path(&base.join("/"));
-        Ok(Self {
-            id: checked_id(id)?,
-            token: token_of(&url),
-            address: Some(Address::parse(address.as_str())?),
-        })
+        Ok(Self { id: checked_id(id)?, token: token_of(&url), address: Some(Address::parse(address.as_str())?) })
     }
 }
 
 fn parse_url(text: &str) -> Result<Url, ClientError> {
-    let url = Url::parse(text).map_err(|error| {
-        ClientError::Address(format!(
-            "{text:?} is no address ({error}); write http://host:port"
-        ))
-    })?;
+    let url = Url::parse(text)
+        .map_err(|error| ClientError::Address(format!("{text:?} is no address ({error}); write http://host:port")))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err(ClientError::Address(format!(
-            "{text:?} is no http(s) address; write http://host:port"
-        )));
+        return Err(ClientError::Address(format!("{text:?} is no http(s) address; write http://host:port")));
     }
     if !url.username().is_empty() || url.password().is_some() {
         // It would end up in logs and in the environment of every command.
-        return Err(ClientError::Address(
-            "an address must not contain a user or password; use --key".to_owned(),
-        ));
+        return Err(ClientError::Address("an address must not contain a user or password; use --key".to_owned()));
     }
     Ok(url)
 }
@@ -177,11 +158,8 @@ fn token_of(url: &Url) -> Option<String> {
         .flat_map(|fragment| fragment.split('&'))
         .find_map(|pair| pair.strip_prefix("token="))
         .map(str::to_owned);
-    let token = from_fragment.or_else(|| {
-        url.query_pairs()
-            .find(|(name, _)| name == "token")
-            .map(|(_, value)| value.into_owned())
-    })?;
+    let token = from_fragment
+        .or_else(|| url.query_pairs().find(|(name, _)| name == "token").map(|(_, value)| value.into_owned()))?;
     // It becomes a header.
     (!token.is_empty() && HeaderValue::from_str(&token).is_ok()).then_some(token)
 }
@@ -198,26 +176,16 @@ mod tests {
 
     #[test]
     fn a_base_path_is_kept() {
-        for text in [
-            "http://host/progress",
-            "http://host/progress/",
-            "http://host/progress?x=1#y",
-        ] {
+        for text in ["http://host/progress", "http://host/progress/", "http://host/progress?x=1#y"] {
             let address = address(text);
             assert_eq!(address.to_string(), "http://host/progress");
-            assert_eq!(
-                address.join("v1/jobs").as_str(),
-                "http://host/progress/v1/jobs"
-            );
+            assert_eq!(address.join("v1/jobs").as_str(), "http://host/progress/v1/jobs");
             assert_eq!(
                 address.join("v1/jobs/a/events?wait_ms=1").as_str(),
                 "http://host/progress/v1/jobs/a/events?wait_ms=1"
             );
         }
-        assert_eq!(
-            address("http://host:8080").join("v1/jobs").as_str(),
-            "http://host:8080/v1/jobs"
-        );
+        assert_eq!(address("http://host:8080").join("v1/jobs").as_str(), "http://host:8080/v1/jobs");
         assert_eq!(address("http://host:8080").to_string(), "http://host:8080");
     }
 
@@ -225,15 +193,9 @@ mod tests {
     fn urls_of_answers_become_absolute() {
         let plain = address("http://host:8080");
         assert_eq!(plain.resolve("/jobs/a"), "http://host:8080/jobs/a");
-        assert_eq!(
-            plain.resolve("https://public/jobs/a#token=t"),
-            "https://public/jobs/a#token=t"
-        );
+        assert_eq!(plain.resolve("https://public/jobs/a#token=t"), "https://public/jobs/a#token=t");
         let based = address("http://host/progress");
-        assert_eq!(
-            based.resolve("/progress/jobs/a"),
-            "http://host/progress/jobs/a"
-        );
+        assert_eq!(based.resolve("/progress/jobs/a"), "http://host/progress/jobs/a");
         assert_eq!(based.resolve("/jobs/a"), "http://host/progress/jobs/a");
     }
 
@@ -241,32 +203,16 @@ mod tests {
     fn every_url_of_a_job_names_it() {
         for (text, base) in [
             (format!("http://host:8080/v1/jobs/{ID}"), "http://host:8080"),
-            (
-                format!("http://host:8080/v1/jobs/{ID}/events"),
-                "http://host:8080",
-            ),
-            (
-                format!("http://host:8080/v1/jobs/{ID}/output?x=1"),
-                "http://host:8080",
-            ),
+            (format!("http://host:8080/v1/jobs/{ID}/events"), "http://host:8080"),
+            (format!("http://host:8080/v1/jobs/{ID}/output?x=1"), "http://host:8080"),
             (format!("http://host:8080/jobs/{ID}"), "http://host:8080"),
-            (
-                format!("https://host/progress/jobs/{ID}/"),
-                "https://host/progress",
-            ),
-            (
-                format!("https://host/progress/v1/jobs/{ID}/events"),
-                "https://host/progress",
-            ),
+            (format!("https://host/progress/jobs/{ID}/"), "https://host/progress"),
+            (format!("https://host/progress/v1/jobs/{ID}/events"), "https://host/progress"),
             (format!("https://host/jobs/jobs/{ID}"), "https://host/jobs"),
         ] {
             let reference = JobReference::parse(&text).expect("a URL of a job");
             assert_eq!(reference.id, ID, "{text}");
-            assert_eq!(
-                reference.address.map(|a| a.to_string()).as_deref(),
-                Some(base),
-                "{text}"
-            );
+            assert_eq!(reference.address.map(|a| a.to_string()).as_deref(), Some(base), "{text}");
             assert_eq!(reference.token, None, "{text}");
         }
         let bare = JobReference::parse(ID).expect("an id");
@@ -275,10 +221,7 @@ mod tests {
 
     #[test]
     fn a_page_url_brings_its_token() {
-        for text in [
-            format!("http://host/jobs/{ID}#token=a.b-c"),
-            format!("http://host/v1/jobs/{ID}?token=a.b-c"),
-        ] {
+        for text in [format!("http://host/jobs/{ID}#token=a.b-c"), format!("http://host/v1/jobs/{ID}?token=a.b-c")] {
             let reference = JobReference::parse(&text).expect("a URL of a job");
             assert_eq!(reference.token.as_deref(), Some("a.b-c"), "{text}");
         }

@@ -14,11 +14,7 @@ impl Backoff {
     /// Starts at `base` and never grows beyond `cap`.
     #[must_use]
     pub fn new(base: Duration, cap: Duration) -> Self {
-        Self {
-            base,
-            cap,
-            failures: 0,
-        }
+        Self { base, cap, failures: 0 }
     }
 
     /// The delay before the next try, not shorter than `at_least` (a `Retry-After`).
@@ -36,9 +32,7 @@ impl Backoff {
     /// The longest the next delay can be without a `Retry-After`.
     #[must_use]
     pub fn ceiling(&self) -> Duration {
-        self.base
-            .saturating_mul(1_u32 << self.failures.min(20))
-            .min(self.cap)
+        self.base.saturating_mul(1_u32 << self.failures.min(20)).min(self.cap)
     }
 
     /// Takes a new base, as a stream's `retry:` gives it.

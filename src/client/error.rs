@@ -61,10 +61,7 @@ impl ClientError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused(problem) => problem.retry_after,
-            Self::Unreachable { .. }
-            | Self::NotAGateway { .. }
-            | Self::Address(_)
-            | Self::GaveUp { .. } => None,
+            Self::Unreachable { .. } | Self::NotAGateway { .. } | Self::Address(_) | Self::GaveUp { .. } => None,
         }
     }
 
@@ -79,10 +76,7 @@ impl ClientError {
     pub fn problem(&self) -> Option<&Problem> {
         match self {
             Self::Refused(problem) => Some(problem),
-            Self::Unreachable { .. }
-            | Self::NotAGateway { .. }
-            | Self::Address(_)
-            | Self::GaveUp { .. } => None,
+            Self::Unreachable { .. } | Self::NotAGateway { .. } | Self::Address(_) | Self::GaveUp { .. } => None,
         }
     }
 }
@@ -165,11 +159,7 @@ impl Problem {
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({})", self.detail, self.code)?;
-        if let Some(pointer) = self
-            .pointer
-            .as_deref()
-            .filter(|pointer| !pointer.is_empty())
-        {
+        if let Some(pointer) = self.pointer.as_deref().filter(|pointer| !pointer.is_empty()) {
             write!(f, " at {pointer}")?;
         }
         Ok(())
@@ -192,12 +182,7 @@ mod tests {
     use super::*;
 
     fn json_problem(status: u16, body: &str) -> Problem {
-        let begun = Problem {
-            status,
-            code: format!("http_{status}"),
-            is_json: true,
-            ..Problem::default()
-        };
+        let begun = Problem { status, code: format!("http_{status}"), is_json: true, ..Problem::default() };
         begun.with_body(body.as_bytes())
     }
 
@@ -209,10 +194,7 @@ mod tests {
         );
         assert_eq!(problem.code, "invalid_request");
         assert_eq!(problem.pointer.as_deref(), Some("/3/data/percent"));
-        assert_eq!(
-            problem.to_string(),
-            "percent must be at most 100 (invalid_request) at /3/data/percent"
-        );
+        assert_eq!(problem.to_string(), "percent must be at most 100 (invalid_request) at /3/data/percent");
         assert!(!problem.is_passing());
     }
 

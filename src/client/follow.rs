@@ -158,11 +158,7 @@ struct Lost {
 
 impl Lost {
     fn broken(reason: String) -> Self {
-        Self {
-            reason,
-            retry_after: None,
-            planned: false,
-        }
+        Self { reason, retry_after: None, planned: false }
     }
 }
 
@@ -231,43 +227,28 @@ enum Step {
 impl Position {
     fn at(begin: Begin) -> Self {
         let log = begin == Begin::Log;
-        Self {
-            cursor: log.then(|| "0".to_owned()),
-            seq: log.then_some(0),
-            terminal: None,
-        }
+        Self { cursor: log.then(|| "0".to_owned()), seq: log.then_some(0), terminal: None }
     }
 
     fn take(&mut self, event: SseEvent, id: Option<String>) -> Step {
         let Ok(data) = serde_json::from_str::<Value>(&event.data) else {
-            return Step::Lost(Lost::broken(
-                "the stream sent something unreadable".to_owned(),
-            ));
+            return Step::Lost(Lost::broken("the stream sent something unreadable".to_owned()));
         };
         let step = match event.event.as_str() {
             "ping" => Step::Nothing,
             "state" => {
                 self.seq = data["seq"].as_u64();
-                self.note_end(
-                    data["state"].as_str(),
-                    data["terminal"].as_bool() == Some(true),
-                );
+                self.note_end(data["state"].as_str(), data["terminal"].as_bool() == Some(true));
                 Step::Tell(Update::State(data))
             }
             "reset" => {
                 self.seq = None;
-                Step::Tell(Update::Reset {
-                    reason: text(&data, "reason"),
-                })
+                Step::Tell(Update::Reset { reason: text(&data, "reason") })
             }
             "end" => Step::End(text(&data, "state")),
             "bye" => {
                 self.cursor = id;
-                return Step::Lost(Lost {
-                    reason: text(&data, "reason"),
-                    retry_after: None,
-                    planned: true,
-                });
+                return Step::Lost(Lost { reason: text(&data, "reason"), retry_after: None, planned: true });
             }
             _ => self.take_logged(data),
         };
@@ -290,11 +271,7 @@ impl Position {
             }
             if first > seen + 1 {
                 self.cursor = Some(seen.to_string());
-                return Step::Lost(Lost::broken(format!(
-                    "events {}–{} are missing",
-                    seen + 1,
-                    first - 1
-                )));
+                return Step::Lost(Lost::broken(format!("events {}–{} are missing", seen + 1, first - 1)));
             }
         }
         self.seq = Some(seq);

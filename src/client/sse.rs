@@ -43,11 +43,7 @@ impl SseParser {
     #[must_use]
     pub fn resume(last_event_id: Option<&str>) -> Self {
         let id = last_event_id.unwrap_or("").to_owned();
-        Self {
-            last_event_id: id.clone(),
-            id,
-            ..Self::default()
-        }
+        Self { last_event_id: id.clone(), id, ..Self::default() }
     }
 
     /// The id of the last event that was dispatched whole, if there is one to resume from.
@@ -66,11 +62,7 @@ impl SseParser {
     ///
     /// # Errors
     /// [`TooLarge`]; the stream is of no use any more.
-    pub fn feed(
-        &mut self,
-        mut bytes: &[u8],
-        events: &mut Vec<(SseEvent, Option<String>)>,
-    ) -> Result<(), TooLarge> {
+    pub fn feed(&mut self, mut bytes: &[u8], events: &mut Vec<(SseEvent, Option<String>)>) -> Result<(), TooLarge> {
         while !bytes.is_empty() {
             if std::mem::take(&mut self.after_cr) && bytes[0] == b'\n' {
                 bytes = &bytes[1..];
@@ -140,14 +132,7 @@ impl SseParser {
             return None;
         }
         data.pop();
-        Some(SseEvent {
-            event: if event.is_empty() {
-                "message".to_owned()
-            } else {
-                event
-            },
-            data,
-        })
+        Some(SseEvent { event: if event.is_empty() { "message".to_owned() } else { event }, data })
     }
 }
 
@@ -163,10 +148,7 @@ mod tests {
         for piece in pieces {
             parser.feed(piece, &mut events).expect("small events");
         }
-        let read = events
-            .into_iter()
-            .map(|(event, id)| (event.event, event.data, id))
-            .collect();
+        let read = events.into_iter().map(|(event, id)| (event.event, event.data, id)).collect();
         (read, parser)
     }
 
@@ -194,11 +176,7 @@ mod tests {
         let (events, mut parser) = read(&[HOSTILE]);
         assert_eq!(events, expected());
         assert_eq!(parser.take_retry(), Some(Duration::from_millis(1500)));
-        assert_eq!(
-            parser.last_event_id(),
-            Some("8"),
-            "a half-written event moves no cursor"
-        );
+        assert_eq!(parser.last_event_id(), Some("8"), "a half-written event moves no cursor");
     }
 
     #[test]

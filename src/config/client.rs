@@ -31,12 +31,7 @@ gateway, 2 wrong usage. With --wait those of `milepost watch`: 0 only if the wor
 #[derive(Args, Clone, Debug)]
 pub struct ClientArgs {
     /// The gateway's address, with its base path if it has one
-    #[arg(
-        long,
-        env = "MILEPOST_URL",
-        value_name = "URL",
-        default_value = "http://127.0.0.1:8080"
-    )]
+    #[arg(long, env = "MILEPOST_URL", value_name = "URL", default_value = "http://127.0.0.1:8080")]
     pub url: String,
     /// The key to present to the gateway (better given by the environment: arguments are seen by every user)
     #[arg(long, env = "MILEPOST_KEY", value_name = "KEY", hide_env_values = true)]
@@ -84,12 +79,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub best_effort: bool,
     /// The command and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND"
-    )]
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 

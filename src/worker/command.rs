@@ -66,12 +66,7 @@ pub struct Finished {
 
 /// Runs the program to its end and tells the job about it. Each item of `interrupts` asks to stop: the first with
 /// SIGTERM and grace, the second at once; one more gives up on a gateway that is away.
-pub async fn run(
-    run: Run,
-    report: Arc<dyn Report>,
-    mut interrupts: mpsc::Receiver<()>,
-    notice: Notice,
-) -> Finished {
+pub async fn run(run: Run, report: Arc<dyn Report>, mut interrupts: mpsc::Receiver<()>, notice: Notice) -> Finished {
     let (reporter, entries, orders) = Reporter::start(report, notice);
     let ended = watch::Sender::new(false);
     let (exit, cause, printed) = match run.program.start() {
@@ -84,10 +79,8 @@ pub async fn run(
             let stdout = child.stdout.take().expect("stdout is piped");
             let stderr = child.stderr.take().expect("stderr is piped");
             let pump = |source| Pump::new(source, run.cut, entries.clone(), ended.subscribe());
-            let out =
-                tokio::spawn(pump(Source::Stdout).run(stdout, run.echo.then(tokio::io::stdout)));
-            let err =
-                tokio::spawn(pump(Source::Stderr).run(stderr, run.echo.then(tokio::io::stderr)));
+            let out = tokio::spawn(pump(Source::Stdout).run(stdout, run.echo.then(tokio::io::stdout)));
+            let err = tokio::spawn(pump(Source::Stderr).run(stderr, run.echo.then(tokio::io::stderr)));
             drop(entries);
             let (exit, cause) = supervise(&mut child, group, &mut interrupts, orders).await;
             reporter.program_ended();
@@ -104,10 +97,7 @@ pub async fn run(
             };
             let printed = Printed {
                 kept: printed.0.ok().and_then(|printed| printed.kept),
-                last_words: printed
-                    .1
-                    .map(|printed| printed.last_words)
-                    .unwrap_or_default(),
+                last_words: printed.1.map(|printed| printed.last_words).unwrap_or_default(),
             };
             (exit, cause, printed)
         }
@@ -124,12 +114,7 @@ pub async fn run(
             finish.await
         }
     };
-    Finished {
-        exit,
-        cause,
-        completed,
-        delivery,
-    }
+    Finished { exit, cause, completed, delivery }
 }
 
 /// Waits for the program's exit, and brings it about when somebody asks for it.
@@ -195,10 +180,7 @@ async fn supervise(
     if asked_at.is_some() {
         // What the program has started is stopped with it, and has the same time for it.
         let kill_at = kill_at.unwrap_or_else(Instant::now);
-        if tokio::time::timeout_at(kill_at, group.gone())
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout_at(kill_at, group.gone()).await.is_err() {
             group.signal(Signal::SIGKILL);
         }
     }
@@ -228,9 +210,7 @@ fn last_event(exit: &Exit, cause: &Cause, printed: Printed, interrupted: Entry) 
     let own = kept.filter(|_| match cause {
         Cause::Itself => did_complete || kept_as.as_deref() != Some("completed"),
         Cause::Interrupted => did_complete,
-        Cause::Cancelled(_) | Cause::Lost => {
-            did_complete || kept_as.as_deref() == Some("cancelled")
-        }
+        Cause::Cancelled(_) | Cause::Lost => did_complete || kept_as.as_deref() == Some("cancelled"),
     });
     if let Some(own) = own {
         return own;

@@ -50,19 +50,13 @@ impl Entry {
             return None;
         }
         let said: Said = serde_json::from_str(json).ok()?;
-        Some(Self::Said {
-            event_type: said.event_type,
-            json: json.to_owned(),
-        })
+        Some(Self::Said { event_type: said.event_type, json: json.to_owned() })
     }
 
     /// An event of our own.
     #[must_use]
     pub fn from_event(event: &serde_json::Value) -> Self {
-        Self::Said {
-            event_type: event["type"].as_str().unwrap_or_default().to_owned(),
-            json: event.to_string(),
-        }
+        Self::Said { event_type: event["type"].as_str().unwrap_or_default().to_owned(), json: event.to_string() }
     }
 
     /// The log entry that stands for a refused event.
@@ -73,10 +67,7 @@ impl Entry {
             end -= 1;
         }
         let dots = if end < json.len() { "…" } else { "" };
-        Self::Log {
-            level: "warn",
-            message: format!("event refused: {why}: {}{dots}", &json[..end]),
-        }
+        Self::Log { level: "warn", message: format!("event refused: {why}: {}{dots}", &json[..end]) }
     }
 
     /// The event's type.
@@ -213,11 +204,7 @@ mod tests {
 
     #[test]
     fn text_is_cut_by_its_encoded_length() {
-        for text in [
-            "\u{1}".repeat(30_000),
-            "x".repeat(130_000),
-            "😀\"".repeat(20_000),
-        ] {
+        for text in ["\u{1}".repeat(30_000), "x".repeat(130_000), "😀\"".repeat(20_000)] {
             let pieces: Vec<&str> = fitting(&text).collect();
             assert!(pieces.len() > 1);
             assert_eq!(pieces.concat(), text);
@@ -237,10 +224,7 @@ mod tests {
         assert_eq!(entry, Entry::Output("ab".to_owned()));
         let full = Entry::Output("x".repeat(60_000));
         assert_eq!(entry.join(full.clone()), Err(full));
-        let log = Entry::Log {
-            level: "info",
-            message: String::new(),
-        };
+        let log = Entry::Log { level: "info", message: String::new() };
         assert_eq!(entry.join(log.clone()), Err(log));
     }
 

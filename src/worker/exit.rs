@@ -45,15 +45,10 @@ impl Exit {
     pub fn not_started(program: &str, error: &io::Error) -> Self {
         let (code, why) = match error.kind() {
             io::ErrorKind::NotFound => ("command_not_found", "not found".to_owned()),
-            io::ErrorKind::PermissionDenied => {
-                ("command_not_executable", "not executable".to_owned())
-            }
+            io::ErrorKind::PermissionDenied => ("command_not_executable", "not executable".to_owned()),
             _ => ("command_not_started", error.to_string()),
         };
-        Self::NotStarted {
-            code,
-            message: format!("cannot start {program}: {why}"),
-        }
+        Self::NotStarted { code, message: format!("cannot start {program}: {why}") }
     }
 
     /// The code a shell would give: 128 + n for a signal, 127 not found, 126 not executable.
@@ -62,10 +57,7 @@ impl Exit {
         match self {
             Self::Code(code) => u8::try_from(code & 0xFF).unwrap_or(1),
             Self::Signal(signal) => u8::try_from(128 + (signal & 0x7F)).unwrap_or(255),
-            Self::NotStarted {
-                code: "command_not_found",
-                ..
-            } => 127,
+            Self::NotStarted { code: "command_not_found", .. } => 127,
             Self::NotStarted { .. } => 126,
         }
     }
@@ -82,11 +74,7 @@ impl Exit {
     pub fn event(&self, last_words: &str) -> Value {
         let failed = |code: &str, message: String, retryable: bool, mut details: Value| {
             let mut message = message;
-            if let Some(line) = last_words
-                .lines()
-                .rev()
-                .find(|line| !line.trim().is_empty())
-            {
+            if let Some(line) = last_words.lines().rev().find(|line| !line.trim().is_empty()) {
                 message = format!("{message}: {}", cut(line.trim(), MAX_LAST_WORDS));
             }
             if !last_words.trim().is_empty() {
@@ -107,12 +95,7 @@ impl Exit {
             Self::Signal(number) => {
                 let name = Signal::try_from(*number).map_or("an unnamed signal", Signal::as_str);
                 // Mostly the machine's doing (out of memory, shutdown), so another try is worth it.
-                failed(
-                    "signal",
-                    format!("killed by {name}"),
-                    true,
-                    json!({"signal": name, "signal_number": number}),
-                )
+                failed("signal", format!("killed by {name}"), true, json!({"signal": name, "signal_number": number}))
             }
             Self::NotStarted { code, message } => json!({"type": "failed", "data": {
                 "code": code, "message": message, "retryable": true,
@@ -147,13 +130,7 @@ mod tests {
             (Exit::Code(0), "completed", None, None, 0),
             (Exit::Code(1), "failed", Some("exit_code"), Some(false), 1),
             (Exit::Code(75), "failed", Some("exit_code"), Some(true), 75),
-            (
-                Exit::Code(255),
-                "failed",
-                Some("exit_code"),
-                Some(false),
-                255,
-            ),
+            (Exit::Code(255), "failed", Some("exit_code"), Some(false), 255),
             (Exit::Signal(9), "failed", Some("signal"), Some(true), 137),
             (Exit::Signal(15), "failed", Some("signal"), Some(true), 143),
             (Exit::Signal(64), "failed", Some("signal"), Some(true), 192),
@@ -169,42 +146,25 @@ mod tests {
     #[test]
     fn a_failure_names_code_and_signal_and_the_last_words() {
         let event = Exit::Code(3).event("Traceback …\nValueError: bad\n\n");
-        assert_eq!(
-            event["data"]["message"],
-            "exited with code 3: ValueError: bad"
-        );
+        assert_eq!(event["data"]["message"], "exited with code 3: ValueError: bad");
         assert_eq!(event["data"]["details"]["exit_code"], 3);
-        assert_eq!(
-            event["data"]["details"]["stderr"],
-            "Traceback …\nValueError: bad\n\n"
-        );
+        assert_eq!(event["data"]["details"]["stderr"], "Traceback …\nValueError: bad\n\n");
         let event = Exit::Signal(11).event("");
         assert_eq!(event["data"]["message"], "killed by SIGSEGV");
-        assert_eq!(
-            event["data"]["details"],
-            json!({"signal": "SIGSEGV", "signal_number": 11})
-        );
+        assert_eq!(event["data"]["details"], json!({"signal": "SIGSEGV", "signal_number": 11}));
     }
 
     #[test]
     fn a_command_that_cannot_start_says_which_and_why() {
         for (kind, code, shell) in [
             (io::ErrorKind::NotFound, "command_not_found", 127),
-            (
-                io::ErrorKind::PermissionDenied,
-                "command_not_executable",
-                126,
-            ),
+            (io::ErrorKind::PermissionDenied, "command_not_executable", 126),
             (io::ErrorKind::OutOfMemory, "command_not_started", 126),
         ] {
             let exit = Exit::not_started("./render", &io::Error::from(kind));
             assert_eq!(exit.event("")["data"]["code"], code);
             let message = exit.event("")["data"]["message"].clone();
-            assert!(
-                message
-                    .as_str()
-                    .is_some_and(|m| m.starts_with("cannot start ./render: "))
-            );
+            assert!(message.as_str().is_some_and(|m| m.starts_with("cannot start ./render: ")));
             assert_eq!(exit.shell_code(), shell);
         }
     }

@@ -45,12 +45,7 @@ impl Lines {
     /// A cutter at the beginning of a stream.
     #[must_use]
     pub fn new(cut: Cut) -> Self {
-        Self {
-            cut,
-            line: Vec::new(),
-            inside: false,
-            after_cr: false,
-        }
+        Self { cut, line: Vec::new(), inside: false, after_cr: false }
     }
 
     /// Takes what the program printed next.
@@ -111,11 +106,7 @@ impl Lines {
     /// How long the current line may get, given the byte that comes next.
     fn limit(&self, next: u8) -> usize {
         let first = first_visible(&self.line).unwrap_or(next);
-        if !self.inside && first == b'{' {
-            MAX_EVENT_LINE
-        } else {
-            MAX_FRAGMENT
-        }
+        if !self.inside && first == b'{' { MAX_EVENT_LINE } else { MAX_FRAGMENT }
     }
 
     /// Lets go of the line so far, in pieces, except for the bytes of an unfinished character.
@@ -156,9 +147,7 @@ impl Lines {
 }
 
 fn first_visible(line: &[u8]) -> Option<u8> {
-    line.iter()
-        .copied()
-        .find(|byte| !byte.is_ascii_whitespace())
+    line.iter().copied().find(|byte| !byte.is_ascii_whitespace())
 }
 
 /// The length of `bytes` without the beginning of a character that has not arrived whole.
@@ -172,11 +161,7 @@ fn whole_characters(bytes: &[u8]) -> usize {
             0x80..=0xBF => continue,
             _ => return bytes.len(),
         };
-        return if at + length > bytes.len() {
-            at
-        } else {
-            bytes.len()
-        };
+        return if at + length > bytes.len() { at } else { bytes.len() };
     }
     bytes.len()
 }
@@ -203,9 +188,7 @@ mod tests {
         let mut all = Vec::new();
         for piece in pieces {
             match piece {
-                Piece::Line(bytes) | Piece::Redraw(bytes) | Piece::Fragment(bytes) => {
-                    all.extend(bytes)
-                }
+                Piece::Line(bytes) | Piece::Redraw(bytes) | Piece::Fragment(bytes) => all.extend(bytes),
                 Piece::Settled => {}
             }
         }
@@ -214,10 +197,7 @@ mod tests {
 
     #[test]
     fn lines_end_with_lf_or_crlf_and_the_last_needs_none() {
-        assert_eq!(
-            cut(Cut::Lines, &[b"a\r\n\nb\nc"]),
-            [line("a"), line(""), line("b"), line("c")]
-        );
+        assert_eq!(cut(Cut::Lines, &[b"a\r\n\nb\nc"]), [line("a"), line(""), line("b"), line("c")]);
         assert_eq!(cut(Cut::Lines, &[b""]), []);
         assert_eq!(cut(Cut::Lines, &[b"a\n"]), [line("a")]);
     }
@@ -227,14 +207,8 @@ mod tests {
         let redraw = |text: &str| Piece::Redraw(text.as_bytes().to_vec());
         let expected = [redraw("1%"), redraw("2%"), line("done")];
         assert_eq!(cut(Cut::Lines, &[b"\r1%\r2%\rdone\n"]), expected);
-        assert_eq!(
-            cut(Cut::Lines, &[b"\r1%", b"\r", b"2%\r", b"done\n"]),
-            expected
-        );
-        assert_eq!(
-            cut(Cut::Lines, &[b"a\r", b"\nb\n"]),
-            [redraw("a"), Piece::Settled, line("b")]
-        );
+        assert_eq!(cut(Cut::Lines, &[b"\r1%", b"\r", b"2%\r", b"done\n"]), expected);
+        assert_eq!(cut(Cut::Lines, &[b"a\r", b"\nb\n"]), [redraw("a"), Piece::Settled, line("b")]);
     }
 
     #[test]
@@ -251,10 +225,7 @@ mod tests {
                 let (Piece::Line(bytes) | Piece::Fragment(bytes)) = piece else {
                     panic!("text has no redraws");
                 };
-                assert!(
-                    std::str::from_utf8(bytes).is_ok(),
-                    "characters stay whole, cut at {at}"
-                );
+                assert!(std::str::from_utf8(bytes).is_ok(), "characters stay whole, cut at {at}");
             }
         }
     }
@@ -266,11 +237,7 @@ mod tests {
         lines.feed(b"tok", &mut pieces);
         assert_eq!(pieces, [Piece::Fragment(b"tok".to_vec())]);
         lines.feed(b"{en}\n", &mut pieces);
-        assert_eq!(
-            pieces[1],
-            Piece::Fragment(b"{en}\n".to_vec()),
-            "inside a line nothing is an event"
-        );
+        assert_eq!(pieces[1], Piece::Fragment(b"{en}\n".to_vec()), "inside a line nothing is an event");
         lines.feed(b"{\"type\"", &mut pieces);
         assert_eq!(pieces.len(), 2, "this may become an event");
     }
@@ -297,10 +264,7 @@ mod tests {
 
     #[test]
     fn a_large_event_line_stays_whole_and_a_too_large_one_becomes_text() {
-        let event = format!(
-            "{{\"type\":\"completed\",\"data\":\"{}\"}}",
-            "x".repeat(1_500_000)
-        );
+        let event = format!("{{\"type\":\"completed\",\"data\":\"{}\"}}", "x".repeat(1_500_000));
         assert_eq!(cut(Cut::Lines, &[event.as_bytes(), b"\n"]), [line(&event)]);
         let monster = vec![b'{'; MAX_EVENT_LINE + 10];
         let pieces = cut(Cut::Lines, &[&monster, b"\nnext\n"]);
@@ -312,10 +276,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_utf8_pass_through() {
         let junk = b"a\xFF\xFE\xF0\x9F\nb\xC3\n\xF0\x9F\x98";
-        assert_eq!(
-            bytes_of(&cut(Cut::Lines, &[junk])),
-            b"a\xFF\xFE\xF0\x9Fb\xC3\xF0\x9F\x98"
-        );
+        assert_eq!(bytes_of(&cut(Cut::Lines, &[junk])), b"a\xFF\xFE\xF0\x9Fb\xC3\xF0\x9F\x98");
         assert_eq!(bytes_of(&cut(Cut::Text, &[junk])), junk);
     }
 }

@@ -42,10 +42,7 @@ impl Program {
     /// The name to speak of it by.
     #[must_use]
     pub fn name(&self) -> String {
-        self.command
-            .first()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default()
+        self.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
     /// Starts it with piped output, leading a new process group.
@@ -57,11 +54,7 @@ impl Program {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no command"));
         };
         let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0);
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         for (name, value) in &self.environment {
             match value {
                 Some(value) => command.env(name, value),
@@ -73,9 +66,7 @@ impl Program {
             Input::Bytes(_) => Stdio::piped(),
         });
         let mut child = command.spawn()?;
-        let id = child
-            .id()
-            .expect("a child that was never waited for has an id");
+        let id = child.id().expect("a child that was never waited for has an id");
         if let (Input::Bytes(bytes), Some(stdin)) = (&self.input, child.stdin.take()) {
             tokio::spawn(feed(stdin, bytes.clone()));
         }

@@ -104,18 +104,11 @@ impl Pump {
         self.lines.finish(&mut pieces);
         pieces.push(Piece::Settled);
         self.pass_on(&mut pieces).await;
-        Printed {
-            kept: self.kept,
-            last_words: String::from_utf8_lossy(&self.last_words).into_owned(),
-        }
+        Printed { kept: self.kept, last_words: String::from_utf8_lossy(&self.last_words).into_owned() }
     }
 
     /// The next bytes; `None` at the end. Shows a held redraw when nothing comes.
-    async fn read(
-        &mut self,
-        stream: &mut (impl AsyncRead + Unpin),
-        buffer: &mut [u8],
-    ) -> Option<usize> {
+    async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin), buffer: &mut [u8]) -> Option<usize> {
         loop {
             let ended = *self.ended.borrow();
             let patience = match (ended, self.redraws.held.is_some()) {
@@ -207,14 +200,8 @@ impl Pump {
             let piece = piece.to_owned();
             let entry = match (self.source, self.cut) {
                 (Source::Stdout, Cut::Text) => Entry::Output(piece),
-                (Source::Stdout, Cut::Lines) => Entry::Log {
-                    level: "info",
-                    message: piece,
-                },
-                (Source::Stderr, _) => Entry::Log {
-                    level: "error",
-                    message: piece,
-                },
+                (Source::Stdout, Cut::Lines) => Entry::Log { level: "info", message: piece },
+                (Source::Stderr, _) => Entry::Log { level: "error", message: piece },
             };
             self.entries.send(entry).await;
         }
@@ -243,11 +230,7 @@ impl Redraws {
     const BURST: f64 = 20.0;
 
     fn new(now: Instant) -> Self {
-        Self {
-            allowance: Self::BURST,
-            at: now,
-            held: None,
-        }
+        Self { allowance: Self::BURST, at: now, held: None }
     }
 
     /// What to pass on now.
@@ -278,10 +261,7 @@ mod tests {
             let now = begun + Duration::from_millis(10) * step;
             passed.extend(redraws.draw(step.to_string(), now));
         }
-        assert_eq!(
-            passed[..20],
-            (0..20).map(|n| n.to_string()).collect::<Vec<_>>()
-        );
+        assert_eq!(passed[..20], (0..20).map(|n| n.to_string()).collect::<Vec<_>>());
         assert!((29..=30).contains(&passed.len()), "{}", passed.len());
         assert_eq!(redraws.held.as_deref(), Some("999"));
     }

@@ -48,15 +48,11 @@ pub struct RemoteJob {
 #[async_trait]
 impl Report for RemoteJob {
     async fn append(&self, body: String, idempotency_key: &str) -> Result<Appended, ClientError> {
-        self.client
-            .append(&self.id, self.lease.as_deref(), body, idempotency_key)
-            .await
+        self.client.append(&self.id, self.lease.as_deref(), body, idempotency_key).await
     }
 
     async fn heartbeat(&self, wait: Duration) -> Result<Appended, ClientError> {
-        self.client
-            .heartbeat(&self.id, self.lease.as_deref(), wait)
-            .await
+        self.client.heartbeat(&self.id, self.lease.as_deref(), wait).await
     }
 
     async fn state(&self) -> Result<String, ClientError> {
@@ -66,22 +62,12 @@ impl Report for RemoteJob {
 
     async fn cancel_request(&self, seq: u64) -> Result<CancelRequest, ClientError> {
         // The request is what the answer was given early for, so it is among the newest.
-        let events = self
-            .client
-            .events(&self.id, seq.saturating_sub(1_000))
-            .await?;
-        let request = events
-            .iter()
-            .rev()
-            .find(|e| e["type"] == "cancel_requested");
+        let events = self.client.events(&self.id, seq.saturating_sub(1_000)).await?;
+        let request = events.iter().rev().find(|e| e["type"] == "cancel_requested");
         let said = request.map(|event| &event["data"]);
         Ok(CancelRequest {
-            grace: said
-                .and_then(|data| data["grace_ms"].as_u64())
-                .map(Duration::from_millis),
-            reason: said
-                .and_then(|data| data["reason"].as_str())
-                .map(str::to_owned),
+            grace: said.and_then(|data| data["grace_ms"].as_u64()).map(Duration::from_millis),
+            reason: said.and_then(|data| data["reason"].as_str()).map(str::to_owned),
         })
     }
 

@@ -96,10 +96,7 @@ pub struct Reporter {
 impl Reporter {
     /// Starts reporting. The reporter ends when every clone of the returned [`Entries`] is gone.
     #[must_use]
-    pub fn start(
-        report: Arc<dyn Report>,
-        notice: Notice,
-    ) -> (Self, Entries, watch::Receiver<Order>) {
+    pub fn start(report: Arc<dyn Report>, notice: Notice) -> (Self, Entries, watch::Receiver<Order>) {
         let (queue, queued) = mpsc::channel(BUFFERED_ENTRIES);
         let (orders, order) = watch::channel(Order::Go);
         let shared = Arc::new(Shared {
@@ -111,19 +108,13 @@ impl Reporter {
             cancel_heard: AtomicBool::new(false),
             over: watch::Sender::new(None),
         });
-        let sender = Sender {
-            shared: Arc::clone(&shared),
-            full: HashSet::new(),
-        };
+        let sender = Sender { shared: Arc::clone(&shared), full: HashSet::new() };
         let reporter = Self {
             sender: tokio::spawn(sender.run(queued)),
             heartbeat: tokio::spawn(Arc::clone(&shared).keep_alive()),
             shared,
         };
-        let entries = Entries {
-            queue,
-            budget: Arc::new(Semaphore::new(BUFFERED_BYTES)),
-        };
+        let entries = Entries { queue, budget: Arc::new(Semaphore::new(BUFFERED_BYTES)) };
         (reporter, entries, order)
     }
 
@@ -177,10 +168,7 @@ impl Shared {
                     self.hear(&answer).await;
                     // A gateway that is asked to stop, or is itself about to, answers at once: do not turn in circles.
                     if begun.elapsed() < Duration::from_secs(1) {
-                        tokio::time::sleep(
-                            Duration::from_secs(1).mul_f64(0.75 + rand::random::<f64>() / 2.0),
-                        )
-                        .await;
+                        tokio::time::sleep(Duration::from_secs(1).mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
                     }
                 }
                 Err(error) if error.is_passing() => {
@@ -237,16 +225,10 @@ impl Shared {
         });
         if first {
             match &delivery {
-                Delivery::Ended(state) if state == "cancelled" => {
-                    (self.notice)("the job was cancelled")
-                }
+                Delivery::Ended(state) if state == "cancelled" => (self.notice)("the job was cancelled"),
                 Delivery::Ended(state) => (self.notice)(&format!(
                     "the job has ended already ({}); nothing more is reported",
-                    if state.is_empty() {
-                        "in a state unknown"
-                    } else {
-                        state
-                    }
+                    if state.is_empty() { "in a state unknown" } else { state }
                 )),
                 Delivery::Undelivered(reason) => {
                     (self.notice)(&format!("nothing more is reported: {reason}"));
@@ -331,21 +313,16 @@ impl Sender {
     fn exchange(&mut self, waiting: &mut VecDeque<Entry>, at: usize, problem: &Problem) {
         let entry = waiting.remove(at).expect("the culprit is one of the batch");
         if problem.status == 413 && entry.bytes() <= SMALL_BYTES {
-            (self.shared.notice)(&format!(
-                "the job takes no more events of type {}: {problem}",
-                entry.event_type()
-            ));
+            (self.shared.notice)(&format!("the job takes no more events of type {}: {problem}", entry.event_type()));
             self.full.insert(entry.event_type().to_owned());
             return;
         }
         match &entry {
-            Entry::Said { json, .. } => {
-                waiting.insert(at, Entry::refused(json, &problem.to_string()))
-            }
+            Entry::Said { json, .. } => waiting.insert(at, Entry::refused(json, &problem.to_string())),
             // What we have written ourselves is refused only by a gateway with limits below ours.
-            Entry::Log { .. } | Entry::Output(_) => (self.shared.notice)(&format!(
-                "a piece of output could not be reported: {problem}"
-            )),
+            Entry::Log { .. } | Entry::Output(_) => {
+                (self.shared.notice)(&format!("a piece of output could not be reported: {problem}"))
+            }
         }
     }
 
@@ -360,11 +337,7 @@ impl Sender {
             Outcome::Over(delivery) => return delivery,
             Outcome::Refused(problem) => problem,
         };
-        self.deliver(VecDeque::from([Entry::refused(
-            &last.encode(),
-            &refusal.to_string(),
-        )]))
-        .await;
+        self.deliver(VecDeque::from([Entry::refused(&last.encode(), &refusal.to_string())])).await;
         let stand_in = substitute(last.event_type(), &refusal);
         match self.append(encode_batch([&stand_in])).await {
             Outcome::Stored => Delivery::Stored,
@@ -399,9 +372,7 @@ impl Sender {
             };
             if !error.is_passing() {
                 return match error {
-                    ClientError::Refused(problem) if is_about_content(&problem) => {
-                        Outcome::Refused(problem)
-                    }
+                    ClientError::Refused(problem) if is_about_content(&problem) => Outcome::Refused(problem),
                     error => Outcome::Over(self.shared.lose(&error).await),
                 };
             }

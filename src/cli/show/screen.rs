@@ -61,10 +61,7 @@ impl Screen {
             return Ok(());
         }
         let Some(bar) = &self.bar else {
-            if matches!(
-                view.state.as_str(),
-                "completed" | "failed" | "cancelled" | "expired"
-            ) {
+            if matches!(view.state.as_str(), "completed" | "failed" | "cancelled" | "expired") {
                 return Ok(());
             }
             let line = view.line();
@@ -146,16 +143,9 @@ impl Screen {
         let data = &event["data"];
         let part = |value: &Value| value.as_str().map(one_line).unwrap_or_default();
         let at = part(&event["at"]);
-        let mut line = format!(
-            "{} {:5} {}",
-            at.get(11..19).unwrap_or(&at),
-            part(&data["level"]),
-            part(&data["message"])
-        );
-        if data["fields"]
-            .as_object()
-            .is_some_and(|fields| !fields.is_empty())
-        {
+        let mut line =
+            format!("{} {:5} {}", at.get(11..19).unwrap_or(&at), part(&data["level"]), part(&data["message"]));
+        if data["fields"].as_object().is_some_and(|fields| !fields.is_empty()) {
             line.push_str(&format!(" {}", one_line(&data["fields"].to_string())));
         }
         self.above(&line)
@@ -214,9 +204,5 @@ fn style(template: &str) -> ProgressStyle {
 /// How long ago that was by our clock; never negative.
 fn since(at: &str) -> Option<Duration> {
     let at = OffsetDateTime::parse(at, &Rfc3339).ok()?;
-    Some(
-        (OffsetDateTime::now_utc() - at)
-            .try_into()
-            .unwrap_or_default(),
-    )
+    Some((OffsetDateTime::now_utc() - at).try_into().unwrap_or_default())
 }

@@ -52,9 +52,7 @@ impl View {
     /// are bytes of the run's output.
     pub fn new_output<'a>(&mut self, event: &'a Value) -> &'a str {
         let text = event["data"]["text"].as_str().unwrap_or("");
-        let offset = event["data"]["offset"]
-            .as_u64()
-            .unwrap_or(self.shown_output);
+        let offset = event["data"]["offset"].as_u64().unwrap_or(self.shown_output);
         let known = self.shown_output.saturating_sub(offset);
         let known = usize::try_from(known).unwrap_or(usize::MAX);
         self.shown_output = self.shown_output.max(offset + text.len() as u64);
@@ -128,10 +126,7 @@ impl View {
                 state(if delayed { "scheduled" } else { "queued" })
             }
             "requeued" => {
-                *self = Self {
-                    max_attempts: self.max_attempts,
-                    ..Self::default()
-                };
+                *self = Self { max_attempts: self.max_attempts, ..Self::default() };
                 state("queued")
             }
             "cancel_requested" => {
@@ -193,18 +188,9 @@ impl View {
             },
             "retrying" => format!("will be tried again: {}", self.failure()),
             "running" => {
-                let mut line = if self.cancel_requested {
-                    "running, cancel requested"
-                } else {
-                    "running"
-                }
-                .to_owned();
+                let mut line = if self.cancel_requested { "running, cancel requested" } else { "running" }.to_owned();
                 if self.attempt > 1 {
-                    line.push_str(&format!(
-                        ", attempt {} of {}",
-                        self.attempt,
-                        self.max_attempts.max(self.attempt)
-                    ));
+                    line.push_str(&format!(", attempt {} of {}", self.attempt, self.max_attempts.max(self.attempt)));
                 }
                 line
             }
@@ -262,26 +248,15 @@ impl View {
                 verdict
             }
             "completed" => {
-                let status = outcome("status")
-                    .map(|status| format!(" ({status})"))
-                    .unwrap_or_default();
-                let note = outcome("note")
-                    .map(|note| format!(": {note}"))
-                    .unwrap_or_default();
+                let status = outcome("status").map(|status| format!(" ({status})")).unwrap_or_default();
+                let note = outcome("note").map(|note| format!(": {note}")).unwrap_or_default();
                 format!("⚠ warning: completed, but without success{status}{note}")
             }
             "failed" => format!("✘ failed: {}", self.failure()),
             "cancelled" | "expired" => {
-                let reason = self
-                    .reason
-                    .as_deref()
-                    .map(|reason| format!(": {}", one_line(reason)));
+                let reason = self.reason.as_deref().map(|reason| format!(": {}", one_line(reason)));
                 let verdict = format!("✘ {}{}", self.state, reason.unwrap_or_default());
-                if self.error.is_object() {
-                    format!("{verdict} ({})", self.failure())
-                } else {
-                    verdict
-                }
+                if self.error.is_object() { format!("{verdict} ({})", self.failure()) } else { verdict }
             }
             "deleted" => "the job was deleted".to_owned(),
             other => one_line(other),
@@ -289,12 +264,7 @@ impl View {
     }
 
     fn failure(&self) -> String {
-        let part = |key: &str| {
-            self.error[key]
-                .as_str()
-                .map(one_line)
-                .filter(|text| !text.is_empty())
-        };
+        let part = |key: &str| self.error[key].as_str().map(one_line).filter(|text| !text.is_empty());
         match (part("code"), part("message")) {
             (Some(code), Some(message)) => format!("{message} ({code})"),
             (Some(only), None) | (None, Some(only)) => only,
@@ -330,17 +300,12 @@ mod tests {
         assert_eq!(queued.line(), "queued, waiting for a worker");
         let full = after(&[json!({"type": "progress", "data": {"percent": 100}})]);
         assert!(!full.succeeded(), "100 % is not completed");
-        let succeeded =
-            after(&[json!({"type": "completed", "data": {"ok": true, "note": "41 pages"}})]);
+        let succeeded = after(&[json!({"type": "completed", "data": {"ok": true, "note": "41 pages"}})]);
         assert_eq!(succeeded.verdict(), "✔ completed and succeeded: 41 pages");
-        let empty = after(&[
-            json!({"type": "completed", "data": {"ok": false, "status": "empty", "note": "no pages"}}),
-        ]);
+        let empty =
+            after(&[json!({"type": "completed", "data": {"ok": false, "status": "empty", "note": "no pages"}})]);
         assert!(!empty.succeeded());
-        assert_eq!(
-            empty.verdict(),
-            "⚠ warning: completed, but without success (empty): no pages"
-        );
+        assert_eq!(empty.verdict(), "⚠ warning: completed, but without success (empty): no pages");
     }
 
     #[test]
@@ -350,18 +315,9 @@ mod tests {
             json!({"type": "progress", "data": {"current": 83, "total": 200, "unit": "pages", "phase": "drafting"}}),
             json!({"type": "progress", "data": {"percent": 10, "message": "page 83"}}),
         ]);
-        assert_eq!(
-            view.line(),
-            "running  41.5 %  drafting · page 83 · 83/200 pages"
-        );
-        view.take(&Update::Event(
-            json!({"type": "started", "attempt": 2, "data": {}}),
-        ));
-        assert_eq!(
-            view.line(),
-            "running, attempt 2 of 2",
-            "progress belongs to the run"
-        );
+        assert_eq!(view.line(), "running  41.5 %  drafting · page 83 · 83/200 pages");
+        view.take(&Update::Event(json!({"type": "started", "attempt": 2, "data": {}})));
+        assert_eq!(view.line(), "running, attempt 2 of 2", "progress belongs to the run");
     }
 
     #[test]
