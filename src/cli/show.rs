@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use self::screen::Screen;
 use self::view::View;
 use super::terminal::say;
-use crate::client::follow::{Begin, Update, follow};
+use crate::client::follow::{Begin, Pace, Update, follow};
 use crate::client::{Client, ClientError};
 use crate::config::client::ShowArgs;
 
@@ -30,8 +30,6 @@ const EXPIRED: u8 = 6;
 const NO_SUCH_JOB: u8 = 7;
 /// Nobody reads what we print: as if SIGPIPE had ended us.
 const NO_READER: u8 = 141;
-/// How long a gateway that is just restarting is waited for at the start. Later there is no limit.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How often plain progress is printed at most.
 const PLAIN_EVERY: Duration = Duration::from_secs(1);
 
@@ -69,7 +67,7 @@ impl From<std::io::Error> for Unshown {
 async fn follow_and_show(client: Client, id: String, show: &ShowArgs, screen: &mut Screen) -> Result<View, Unshown> {
     // Who wants the log wants all of it; for a bar the state is enough.
     let begin = if show.json || show.logs { Begin::Log } else { Begin::State };
-    let mut updates = pin!(follow(client, id, begin, PATIENCE));
+    let mut updates = pin!(follow(client, id, begin, Pace::default()));
     let mut view = View::default();
     let mut printed_at: Option<Instant> = None;
     let mut behind = false;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+const MAX_BASE: Duration = Duration::from_secs(300);
+
 /// Growing, jittered delays: the n-th is uniform in `[0, min(cap, base × 2ⁿ)]`.
 #[derive(Clone, Debug)]
 pub struct Backoff {
@@ -32,12 +34,13 @@ impl Backoff {
     /// The longest the next delay can be without a `Retry-After`.
     #[must_use]
     pub fn ceiling(&self) -> Duration {
-        self.base.saturating_mul(1_u32 << self.failures.min(20)).min(self.cap)
+        // Whoever asks for a longer base than our cap means it.
+        self.base.saturating_mul(1_u32 << self.failures.min(20)).min(self.cap.max(self.base))
     }
 
-    /// Takes a new base, as a stream's `retry:` gives it.
+    /// Takes a new base, as a stream's `retry:` gives it; at most five minutes.
     pub fn set_base(&mut self, base: Duration) {
-        self.base = base.min(self.cap);
+        self.base = base.min(MAX_BASE);
     }
 
     /// Forgets earlier failures.

@@ -96,7 +96,8 @@ pub struct Problem {
     pub job: Option<String>,
     /// How long to wait before the next try, at most five minutes.
     pub retry_after: Option<Duration>,
-    is_json: bool,
+    /// The answer came as JSON.
+    pub is_json: bool,
 }
 
 #[derive(Default, Deserialize)]

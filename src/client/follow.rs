@@ -17,10 +17,6 @@ use tokio::time::Instant;
 use super::sse::{SseEvent, SseParser};
 use super::{Backoff, Client, ClientError, Problem};
 
-/// The gateway pings after 15 ± 2 s of silence: two missed pings and the connection is dead.
-const WATCHDOG: Duration = Duration::from_secs(35);
-/// Until a stream says `retry:`.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(30);
 /// A connection that lived this long was a good one: what comes after it is a new trouble, not more of the old.
 const STABLE: Duration = Duration::from_secs(5);
@@ -64,7 +60,28 @@ pub enum Begin {
     Log,
 }
 
-/// Follows `job` to its end. Until a first stream has opened, gives up after `patience`; later it never does.
+/// The follower's clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// How long a first stream is tried for. Later there is no limit.
+    pub patience: Duration,
+    /// The base of the delays until a stream says `retry:`.
+    pub first_retry: Duration,
+    /// The gateway pings after 15 ± 2 s of silence: two missed pings and the connection is dead.
+    pub watchdog: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            patience: Duration::from_secs(10),
+            first_retry: Duration::from_secs(1),
+            watchdog: Duration::from_secs(35),
+        }
+    }
+}
+
+/// Follows `job` to its end. Until a first stream has opened, gives up after [`Pace::patience`]; later it never does.
 ///
 /// # Errors
 /// The stream's last item: [`ClientError::Refused`] for what will not pass, [`ClientError::GaveUp`].
@@ -72,27 +89,30 @@ pub fn follow(
     client: Client,
     job: String,
     begin: Begin,
-    patience: Duration,
+    pace: Pace,
 ) -> impl Stream<Item = Result<Update, ClientError>> {
     try_stream! {
         let mut position = Position::at(begin);
-        let mut backoff = Backoff::new(FIRST_RETRY, MAX_RETRY);
+        let mut backoff = Backoff::new(pace.first_retry, MAX_RETRY);
         let begun = Instant::now();
         let mut ever_connected = false;
         loop {
             let lost = match open(&client, &job, position.cursor.as_deref()).await {
                 Ok(Opened::Nothing) => {
-                    let state = match position.terminal.take() {
-                        Some(state) => state,
-                        None => {
-                            let document = client.state(&job).await?;
-                            let state = document["state"].as_str().unwrap_or("").to_owned();
+                    if let Some(state) = position.terminal.take() {
+                        yield Update::Ended { state };
+                        return;
+                    }
+                    // The end came in words that we have not seen.
+                    match client.state(&job).await {
+                        Ok(document) => {
+                            let state = text(&document, "state");
                             yield Update::State(document);
-                            state
+                            yield Update::Ended { state };
+                            return;
                         }
-                    };
-                    yield Update::Ended { state };
-                    return;
+                        Err(error) => Lost::by(error)?,
+                    }
                 }
                 Ok(Opened::Stream(mut response)) => {
                     ever_connected = true;
@@ -101,7 +121,7 @@ pub fn follow(
                     let mut parser = SseParser::resume(position.cursor.as_deref());
                     let mut events = Vec::new();
                     let lost = 'connection: loop {
-                        if let Err(reason) = read_some(&mut response, &mut parser, &mut events).await {
+                        if let Err(reason) = read_some(&mut response, &mut parser, &mut events, pace.watchdog).await {
                             break 'connection Lost::broken(reason);
                         }
                         if let Some(retry) = parser.take_retry() {
@@ -124,24 +144,20 @@ pub fn follow(
                     }
                     lost
                 }
-                Err(error) if error.is_passing() => Lost {
-                    reason: error.to_string(),
-                    retry_after: error.retry_after(),
-                    planned: false,
-                },
-                Err(error) => Err(error)?,
+                Err(error) => Lost::by(error)?,
             };
-            if !ever_connected && begun.elapsed() >= patience {
-                Err(ClientError::GaveUp { after: patience, reason: lost.reason.clone() })?;
+            if !ever_connected && begun.elapsed() >= pace.patience {
+                Err(ClientError::GaveUp { after: pace.patience, reason: lost.reason.clone() })?;
             }
             let mut delay = if lost.planned {
                 // The gateway has drawn this number for us alone.
+                backoff.reset();
                 backoff.ceiling()
             } else {
                 backoff.next_delay(lost.retry_after)
             };
             if !ever_connected {
-                delay = delay.min(patience.saturating_sub(begun.elapsed()));
+                delay = delay.min(pace.patience.saturating_sub(begun.elapsed()));
             }
             yield Update::Waiting { delay, reason: lost.reason, planned: lost.planned };
             tokio::time::sleep(delay).await;
@@ -157,6 +173,14 @@ struct Lost {
 }
 
 impl Lost {
+    /// What passes ends a connection; anything else ends the following.
+    fn by(error: ClientError) -> Result<Self, ClientError> {
+        if !error.is_passing() {
+            return Err(error);
+        }
+        Ok(Self { reason: error.to_string(), retry_after: error.retry_after(), planned: false })
+    }
+
     fn broken(reason: String) -> Self {
         Self { reason, retry_after: None, planned: false }
     }
@@ -196,13 +220,14 @@ async fn read_some(
     response: &mut Response,
     parser: &mut SseParser,
     events: &mut Vec<(SseEvent, Option<String>)>,
+    watchdog: Duration,
 ) -> Result<(), String> {
-    match tokio::time::timeout(WATCHDOG, response.chunk()).await {
+    match tokio::time::timeout(watchdog, response.chunk()).await {
         Ok(Ok(Some(bytes))) => parser.feed(&bytes, events).map_err(|e| e.to_string()),
         // The end of a stream is not the end of the job: only `end` and 204 say that.
         Ok(Ok(None)) => Err("the connection was closed".to_owned()),
         Ok(Err(error)) => Err(super::error::chain(&error)),
-        Err(_) => Err(format!("nothing heard for {} s", WATCHDOG.as_secs())),
+        Err(_) => Err(format!("nothing heard for {} s", watchdog.as_secs())),
     }
 }
 

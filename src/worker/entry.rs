@@ -27,7 +27,12 @@ pub enum Entry {
         message: String,
     },
     /// A piece of output.
-    Output(String),
+    Output {
+        /// The text.
+        text: String,
+        /// How long it is in JSON.
+        encoded: usize,
+    },
 }
 
 #[derive(Deserialize)]
@@ -53,6 +58,12 @@ impl Entry {
         Some(Self::Said { event_type: said.event_type, json: json.to_owned() })
     }
 
+    /// A piece of output.
+    #[must_use]
+    pub fn output(text: &str) -> Self {
+        Self::Output { text: text.to_owned(), encoded: text.chars().map(encoded_char).sum() }
+    }
+
     /// An event of our own.
     #[must_use]
     pub fn from_event(event: &serde_json::Value) -> Self {
@@ -76,7 +87,7 @@ impl Entry {
         match self {
             Self::Said { event_type, .. } => event_type,
             Self::Log { .. } => "log",
-            Self::Output(_) => "output",
+            Self::Output { .. } => "output",
         }
     }
 
@@ -95,7 +106,7 @@ impl Entry {
             Self::Log { level, message } => {
                 json!({"type": "log", "data": {"level": level, "message": message}}).to_string()
             }
-            Self::Output(text) => json!({"type": "output", "data": {"text": text}}).to_string(),
+            Self::Output { text, .. } => json!({"type": "output", "data": {"text": text}}).to_string(),
         }
     }
 
@@ -105,7 +116,7 @@ impl Entry {
         let text = match self {
             Self::Said { json, .. } => json.len(),
             Self::Log { message, .. } => message.len(),
-            Self::Output(text) => text.len(),
+            Self::Output { text, .. } => text.len(),
         };
         text + 128
     }
@@ -113,10 +124,11 @@ impl Entry {
     /// Takes `next` into this entry, if both are output and fit into one event.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
         match (self, next) {
-            (Self::Output(text), Self::Output(more))
-                if encoded_length(text) + encoded_length(&more) <= MAX_ENCODED_TEXT =>
+            (Self::Output { text, encoded }, Self::Output { text: more, encoded: added })
+                if *encoded + added <= MAX_ENCODED_TEXT =>
             {
                 text.push_str(&more);
+                *encoded += added;
                 Ok(())
             }
             (_, next) => Err(next),
@@ -146,10 +158,6 @@ pub fn fitting(text: &str) -> impl Iterator<Item = &str> {
         rest = later;
         Some(piece)
     })
-}
-
-fn encoded_length(text: &str) -> usize {
-    text.chars().map(encoded_char).sum()
 }
 
 fn encoded_char(character: char) -> usize {
@@ -209,7 +217,7 @@ mod tests {
             assert!(pieces.len() > 1);
             assert_eq!(pieces.concat(), text);
             for piece in pieces {
-                let encoded = Entry::Output(piece.to_owned()).encode();
+                let encoded = Entry::output(piece).encode();
                 assert!(encoded.len() <= 60_100, "{}", encoded.len());
             }
         }
@@ -219,10 +227,10 @@ mod tests {
 
     #[test]
     fn output_is_joined_until_it_is_full() {
-        let mut entry = Entry::Output("a".to_owned());
-        assert_eq!(entry.join(Entry::Output("b".to_owned())), Ok(()));
-        assert_eq!(entry, Entry::Output("ab".to_owned()));
-        let full = Entry::Output("x".repeat(60_000));
+        let mut entry = Entry::output("a");
+        assert_eq!(entry.join(Entry::output("b")), Ok(()));
+        assert_eq!(entry, Entry::output("ab"));
+        let full = Entry::output(&"x".repeat(60_000));
         assert_eq!(entry.join(full.clone()), Err(full));
         let log = Entry::Log { level: "info", message: String::new() };
         assert_eq!(entry.join(log.clone()), Err(log));

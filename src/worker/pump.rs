@@ -7,15 +7,15 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::entry::{Entry, fitting};
-use super::lines::{Cut, Lines, Piece};
+use super::lines::{Cut, Lines, MAX_FRAGMENT, Piece};
 use super::reporter::Entries;
 
 const READ_BYTES: usize = 64 << 10;
 /// After the program's exit: how long its stream may be silent before it counts as ended. A process that was left
 /// behind with the stream open must not keep the job from ending.
 const LINGER: Duration = Duration::from_secs(1);
-/// After the program's exit: how much is still read. More than any pipe holds, so all of the program's own is.
-const LINGER_BYTES: usize = 2 << 20;
+/// After the program's exit: how much is still read. As much as any pipe holds, so all of the program's own is.
+const LINGER_BYTES: usize = 1 << 20;
 /// How much of the end of stderr is remembered.
 const LAST_WORDS_BYTES: usize = 4_096;
 
@@ -46,6 +46,8 @@ pub struct Pump {
     /// True once the program has exited.
     ended: watch::Receiver<bool>,
     redraws: Redraws,
+    /// Output that goes out as one piece, once nothing more of it is at hand.
+    text: String,
     kept: Option<Entry>,
     last_words: Vec<u8>,
 }
@@ -65,6 +67,7 @@ impl Pump {
             entries,
             ended,
             redraws: Redraws::new(Instant::now()),
+            text: String::new(),
             kept: None,
             last_words: Vec::new(),
         }
@@ -171,6 +174,7 @@ impl Pump {
                 Piece::Settled => self.settle().await,
             }
         }
+        self.flush_text().await;
     }
 
     /// Sends the event that `text` is, if it is one; one that ends the run is kept for the end.
@@ -181,6 +185,7 @@ impl Pump {
         let Some(entry) = Entry::said(text) else {
             return false;
         };
+        self.flush_text().await;
         if entry.ends_run() {
             self.kept = Some(entry);
         } else {
@@ -195,15 +200,29 @@ impl Pump {
         }
     }
 
-    async fn send_text(&self, text: &str) {
+    async fn send_text(&mut self, text: &str) {
+        if self.cut == Cut::Text {
+            self.text.push_str(text);
+            if self.text.len() >= MAX_FRAGMENT {
+                self.flush_text().await;
+            }
+            return;
+        }
+        let level = match self.source {
+            Source::Stdout => "info",
+            Source::Stderr => "error",
+        };
         for piece in fitting(text) {
-            let piece = piece.to_owned();
-            let entry = match (self.source, self.cut) {
-                (Source::Stdout, Cut::Text) => Entry::Output(piece),
-                (Source::Stdout, Cut::Lines) => Entry::Log { level: "info", message: piece },
-                (Source::Stderr, _) => Entry::Log { level: "error", message: piece },
-            };
-            self.entries.send(entry).await;
+            self.entries.send(Entry::Log { level, message: piece.to_owned() }).await;
+        }
+    }
+
+    async fn flush_text(&mut self) {
+        let text = std::mem::take(&mut self.text);
+        if !text.is_empty() {
+            for piece in fitting(&text) {
+                self.entries.send(Entry::output(piece)).await;
+            }
         }
     }
 }

@@ -320,7 +320,7 @@ impl Sender {
         match &entry {
             Entry::Said { json, .. } => waiting.insert(at, Entry::refused(json, &problem.to_string())),
             // What we have written ourselves is refused only by a gateway with limits below ours.
-            Entry::Log { .. } | Entry::Output(_) => {
+            Entry::Log { .. } | Entry::Output { .. } => {
                 (self.shared.notice)(&format!("a piece of output could not be reported: {problem}"))
             }
         }
@@ -377,7 +377,7 @@ impl Sender {
                 };
             }
             let since = *failing_since.get_or_insert_with(Instant::now);
-            if self.shared.is_out_of_patience(since) {
+            if self.shared.is_out_of_patience(since) || *abandoned.borrow() {
                 return Outcome::Over(self.give_up(&error.to_string()));
             }
             if !noticed && since.elapsed() >= Duration::from_secs(2) {
@@ -386,7 +386,8 @@ impl Sender {
             }
             tokio::select! {
                 () = tokio::time::sleep(backoff.next_delay(error.retry_after())) => {}
-                () = impatient(&mut abandoned) => {}
+                // One last try.
+                _ = abandoned.wait_for(|abandoned| *abandoned) => {}
             }
         }
     }
@@ -466,6 +467,3 @@ fn substitute(event_type: &str, refusal: &Problem) -> Entry {
     };
     Entry::from_event(&event)
 }
-
-#[cfg(test)]
-mod tests;
