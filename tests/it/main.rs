@@ -1,1 +1,3 @@
-fn main(){}
+//! The contract, held against the real binary over real HTTP: one file per promise, every promise on both stores.
+
+mod harness;
