@@ -1,3 +1,5 @@
 //! The contract, held against the real binary over real HTTP: one file per promise, every promise on both stores.
 
 mod harness;
+mod poll;
+mod stream;
