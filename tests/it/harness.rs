@@ -9,7 +9,7 @@ mod server;
 mod sse;
 mod stream;
 
-pub use fold::{assert_covers, fold, from_seq};
+pub use fold::{assert_covers, fold, from_seq, plain};
 pub use http::{Answer, Connection, Request};
 pub use job::{Job, assert_problem, number, pairs, text};
 pub use random::Random;

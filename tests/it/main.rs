@@ -3,7 +3,18 @@
 mod harness;
 
 mod append;
+mod batch;
+mod cancel;
+mod delete;
+mod enqueue;
+mod idempotency;
+mod list;
+mod outcome;
+mod output;
 mod poll;
 mod progress;
+mod result;
+mod state;
 mod stream;
 mod text;
+mod unique;

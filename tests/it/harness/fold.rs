@@ -67,6 +67,12 @@ fn apply(state: &mut Value, event: &Value) {
                 json!({"state": "retrying", "worker": null, "error": data["error"], "run_at": data["run_at"]}),
             );
         }
+        "released" => {
+            let delay = data["delay_ms"].as_i64().unwrap_or(0);
+            state["state"] = if delay > 0 { "scheduled" } else { "queued" }.into();
+            state["run_at"] = later(text(at), delay).into();
+            state["worker"] = Value::Null;
+        }
         "cancel_requested" => state["cancel_requested"] = true.into(),
         "completed" | "failed" | "cancelled" | "expired" => {
             state["state"] = kind.into();
@@ -103,6 +109,16 @@ fn apply(state: &mut Value, event: &Value) {
     );
 }
 
+/// So many milliseconds after an instant, written as the gateway writes it.
+fn later(at: &str, delay_ms: i64) -> String {
+    let format = &time::format_description::well_known::Rfc3339;
+    let instant = time::OffsetDateTime::parse(at, format).expect("`at` is RFC 3339");
+    let then = instant + time::Duration::milliseconds(delay_ms);
+    let (date, clock) = (then.date(), then.time());
+    let (hour, minute, second, millisecond) = clock.as_hms_milli();
+    format!("{date}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z")
+}
+
 /// A field left out keeps its value within the run; the shown percent never falls.
 fn apply_progress(state: &mut Value, data: &Value) {
     let shown = state["progress"]["percent"].as_f64();
@@ -120,6 +136,24 @@ fn apply_progress(state: &mut Value, data: &Value) {
         .or(pair.map(|(current, total)| 100.0 * current / total));
     if let Some(percent) = said.into_iter().chain(shown).reduce(f64::max) {
         state["progress"]["percent"] = percent.into();
+    }
+}
+
+/// The document with what the contract leaves open taken out: how a number is spelled, and whether a field of
+/// `progress` that was never said is missing or null.
+pub fn plain(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => json!(number.as_f64()),
+        Value::Array(items) => items.iter().map(plain).collect(),
+        Value::Object(fields) => {
+            let mut fields: serde_json::Map<_, _> =
+                fields.iter().map(|(k, v)| (k.clone(), plain(v))).collect();
+            if let Some(Value::Object(progress)) = fields.get_mut("progress") {
+                progress.retain(|_, value| !value.is_null());
+            }
+            Value::Object(fields)
+        }
+        other => other.clone(),
     }
 }
 

@@ -247,7 +247,7 @@ impl Setup {
         let address = match &line {
             Ok(Ok(Some(line))) => line
                 .strip_prefix("milepost ready at http://")
-                .and_then(|rest| rest.parse().ok()),
+                .and_then(|rest| rest.split('/').next()?.parse().ok()),
             _ => None,
         };
         let Some(address) = address else {
