@@ -277,19 +277,6 @@ async fn unknown_keys_inside_data_are_kept(store: Store) {
     }
 }
 
-/// A line request whose body has not ended yet.
-async fn open_lines(job: &Job) -> Connection {
-    let mut connection = Connection::open(job.server.address())
-        .await
-        .expect("the server accepts");
-    let head = job
-        .post("/events")
-        .header("Content-Type", "application/x-ndjson");
-    let head = head.header("Transfer-Encoding", "chunked").head();
-    connection.write(&head).await.expect("the server reads");
-    connection
-}
-
 async fn answer(connection: &mut Connection) -> Answer {
     within(
         PATIENCE,
@@ -303,7 +290,7 @@ async fn answer(connection: &mut Connection) -> Answer {
 async fn lines_are_appended_as_they_arrive(store: Store) {
     let job = store.shared().await.tracked().await;
     let mut stream = job.resume(2).await;
-    let mut lines = open_lines(&job).await;
+    let mut lines = job.open_lines().await;
     for seq in 3..8 {
         // The line is cut in two chunks: a line, not a chunk, is what is appended.
         let line = format!("{}\n", log(&seq.to_string()));
@@ -378,7 +365,7 @@ async fn line_after_the_end_is_not_stored(store: Store) {
 
 async fn cancel_answers_an_open_line_request(store: Store) {
     let job = store.shared().await.tracked().await;
-    let mut lines = open_lines(&job).await;
+    let mut lines = job.open_lines().await;
     let mut stream = job.resume(2).await;
     lines
         .write_chunk(format!("{}\n", log("one")).as_bytes())

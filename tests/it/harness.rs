@@ -9,11 +9,11 @@ mod server;
 mod sse;
 mod stream;
 
-pub use fold::{assert_covers, fold, from_seq, plain};
+pub use fold::{assert_covers, fold, plain};
 pub use http::{Answer, Connection, Request};
-pub use job::{Job, assert_problem, number, pairs, text};
+pub use job::{Job, Posted, assert_problem, number, pairs, text};
 pub use random::Random;
-pub use server::{Server, Store};
+pub use server::{Directory, Server, Store, milepost, run_to_end};
 pub use sse::{Frame, Parser};
 pub use stream::Stream;
 

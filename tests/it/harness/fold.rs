@@ -164,7 +164,7 @@ fn set(state: &mut Value, fields: Value) {
 }
 
 /// The first seq that a log frame covers: replay may join neighbouring output.
-pub fn from_seq(event: &Value) -> u64 {
+fn from_seq(event: &Value) -> u64 {
     event
         .get("from_seq")
         .map_or_else(|| number(&event["seq"]), number)

@@ -189,6 +189,11 @@ impl Answer {
     }
 
     #[track_caller]
+    pub fn expect_ok(&self) {
+        assert_eq!(self.head.status, 200, "{}", self.text());
+    }
+
+    #[track_caller]
     pub fn expect_empty(&self, status: u16) {
         assert_eq!((self.head.status, self.text().as_str()), (status, ""));
     }

@@ -1,10 +1,11 @@
 //! A job as a test handles it.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Answer, PATIENCE, Request, Server, Stream, eventually, unique, within};
+use super::{Answer, Connection, PATIENCE, Request, Server, Stream, eventually, unique, within};
 
 impl Server {
     pub async fn enqueue(&self, spec: &Value) -> Answer {
@@ -186,6 +187,44 @@ impl Job {
         (state, begun.elapsed())
     }
 
+    /// A line request whose body has not ended yet.
+    pub async fn open_lines(&self) -> Connection {
+        let mut connection = Connection::open(self.server.address())
+            .await
+            .expect("the server accepts");
+        let head = self
+            .post("/events")
+            .header("Content-Type", "application/x-ndjson");
+        let head = head.header("Transfer-Encoding", "chunked").head();
+        connection.write(&head).await.expect("the server reads");
+        connection
+    }
+
+    /// Appends events, one after the other, until the server is gone. `mark` tells posters apart.
+    pub async fn post_until_gone(self, mark: usize) -> Posted {
+        let mut posted = Posted::default();
+        for n in 0.. {
+            let name = format!("{mark}/{n}");
+            let event = json!({"type": "log", "data": {"message": name}});
+            match self.post("/events").json(&event).try_send().await {
+                Ok(answer) if answer.status() == 200 => {
+                    posted.stored.insert(name, number(&answer.json()["seq"]));
+                }
+                Ok(answer) => {
+                    answer.problem(503, "shutting_down");
+                    assert!(
+                        answer.header("retry-after").is_some(),
+                        "a 503 says when to come back"
+                    );
+                    posted.refused.push(name);
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Err(_) => break,
+            }
+        }
+        posted
+    }
+
     /// Runs a request that must leave no trace: log and state are what they were.
     pub async fn untouched<T>(&self, request: impl Future<Output = T>) -> T {
         let before = (self.state().await, self.log().await);
@@ -197,6 +236,14 @@ impl Job {
         );
         answer
     }
+}
+
+/// What a poster knows when its server has gone: its messages that were acknowledged, each with its seq, and those
+/// that were refused in words. Of the last one it knows nothing.
+#[derive(Default)]
+pub struct Posted {
+    pub stored: HashMap<String, u64>,
+    pub refused: Vec<String>,
 }
 
 impl Stream {

@@ -208,18 +208,14 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The command without its `--listen`.
+    /// `serve` on this store, without its `--listen`.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_milepost"));
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MILEPOST_")) {
-            command.env_remove(name);
-        }
+        let mut command = milepost();
         command
-            .env_remove("DATABASE_URL")
             .arg("serve")
             .arg("--data-dir")
             .arg(self.directory.path());
-        command.args(&self.flags).stdin(Stdio::null());
+        command.args(&self.flags);
         if let Some(database) = &self.database {
             command.env("DATABASE_URL", &database.url);
         }
@@ -266,9 +262,40 @@ impl Setup {
     }
 }
 
+/// The binary under test, with nothing of the tester's own environment that could steer it.
+pub fn milepost() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_milepost"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MILEPOST_")) {
+        command.env_remove(name);
+    }
+    command.env_remove("DATABASE_URL").stdin(Stdio::null());
+    command
+}
+
+/// Runs a command that must end by itself: how it ended, what it printed, what it said on stderr.
+pub async fn run_to_end(mut command: Command) -> (ExitStatus, String, String) {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = spawn(command).await.expect("the binary can be started");
+    let exit = tokio::time::timeout(Duration::from_secs(20), async {
+        loop {
+            if let Some(status) = child.try_wait().expect("our child can be waited for") {
+                return status;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let status = exit.await;
+    let _gone_already = child.kill();
+    let output = child.wait_with_output().expect("its pipes can be read");
+    let [printed, said] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let status = status.unwrap_or_else(|_| panic!("the command goes on and on: {printed}{said}"));
+    (status, printed, said)
+}
+
 /// Starts children that die with this process. The kernel ties them to the *thread* that made them, and test
 /// threads end with their test, so one thread that never ends makes them all.
-pub async fn spawn(command: Command) -> io::Result<Child> {
+async fn spawn(command: Command) -> io::Result<Child> {
     type Order = (Command, oneshot::Sender<io::Result<Child>>);
     static SPAWNER: LazyLock<Mutex<mpsc::Sender<Order>>> = LazyLock::new(|| {
         let (orders, inbox) = mpsc::channel::<Order>();

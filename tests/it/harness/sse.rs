@@ -146,35 +146,37 @@ impl Parser {
     }
 }
 
+/// Cases of `tests/wire/frames.json`, which the web client's tests read too.
 #[test]
-fn every_kind_of_line_end_in_every_cut_gives_the_same_frames() {
-    let text = "\u{feff}retry: 10\nid:7\nevent: a\ndata: x\ndata:  y\n\n: note\n\nid: \0\ndata\n\nid\ndata: half";
-    for line_end in ["\n", "\r", "\r\n"] {
-        let bytes = text.replace('\n', line_end).into_bytes();
-        let whole = Parser::default().feed(&bytes);
-        let mut parser = Parser::default();
-        let single: Vec<Frame> = bytes
-            .iter()
-            .flat_map(|byte| parser.feed(&[*byte]))
-            .collect();
-        assert_eq!(whole, single);
-        assert!(parser.inside_frame());
-        let [first, note, third] = &whole[..] else {
-            panic!("{whole:?}")
-        };
-        assert_eq!(
-            (first.retry, first.id.as_deref(), first.event.as_str()),
-            (Some(10), Some("7"), "a")
-        );
-        assert_eq!(first.data.as_deref(), Some("x\n y"));
-        assert_eq!((note.data.as_deref(), note.fields.len()), (None, 1));
-        assert_eq!(
-            (
-                third.id.as_deref(),
-                third.data.as_deref(),
-                third.event.as_str()
-            ),
-            (None, Some(""), "message")
-        );
+fn golden_streams_parse_alike_in_every_cut_and_with_every_line_end() {
+    let cases: Value =
+        serde_json::from_str(include_str!("../../wire/frames.json")).expect("a list of cases");
+    for case in cases.as_array().expect("a list of cases") {
+        for line_end in ["\n", "\r", "\r\n"] {
+            let raw = case["raw"]
+                .as_str()
+                .expect("raw is text")
+                .replace('\n', line_end)
+                .into_bytes();
+            let mut parser = Parser::default();
+            let whole = parser.feed(&raw);
+            let mut parser = Parser::default();
+            let single: Vec<Frame> = raw.iter().flat_map(|byte| parser.feed(&[*byte])).collect();
+            assert_eq!(whole, single, "{}", case["name"]);
+            assert_eq!(
+                parser.inside_frame(),
+                case["cut"] == true,
+                "{}",
+                case["name"]
+            );
+            let dispatched = whole.iter().filter(|frame| frame.data.is_some());
+            let frames: Value = dispatched.map(plain).collect();
+            assert_eq!(frames, case["frames"], "{}", case["name"]);
+        }
     }
+}
+
+#[cfg(test)]
+fn plain(frame: &Frame) -> Value {
+    serde_json::json!({"event": frame.event, "data": frame.data, "id": frame.id, "retry": frame.retry})
 }
