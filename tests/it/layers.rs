@@ -65,6 +65,9 @@ fn sources() -> Vec<Source> {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
+                if path.ends_with("tests.rs") {
+                    continue;
+                }
                 let inner = path
                     .strip_prefix(&root)
                     .expect("it is below src")

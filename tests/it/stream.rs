@@ -453,7 +453,15 @@ async fn old_stream_rotates_on_a_frame_boundary_and_loses_nothing(store: Store) 
     let (mut frames, mut cursor, mut rotations) = (Vec::new(), 0, 0);
     loop {
         let opened = Instant::now();
-        let part = job.resume(cursor).await.rest().await;
+        let mut stream = job
+            .get("/events")
+            .header("Last-Event-ID", cursor.to_string())
+            .stream()
+            .await;
+        if stream.head.status == 204 {
+            break;
+        }
+        let part = stream.rest().await;
         let Some((last, before)) = part.split_last() else {
             panic!("a stream says why it ends")
         };
