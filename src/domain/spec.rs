@@ -13,7 +13,7 @@ use super::{Json, Limits, Refusal, Timestamp};
 pub(super) const LONGEST_MS: i64 = 315_576_000_000;
 
 /// A queue's or kind's name: `[A-Za-z0-9._-]{1,64}`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueName(Box<str>);
 
 impl QueueName {
