@@ -8,8 +8,6 @@ mod patient;
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -20,7 +18,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use nix::sys::socket::{setsockopt, sockopt::TcpUserTimeout};
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -65,7 +63,7 @@ pub async fn serve(
                 // Also while draining: readiness says so, streams and new jobs are turned away in words.
                 Ok((socket, peer)) => {
                     let span = info_span!("connection", %peer);
-                    let connection = connection(socket, peer, router.clone(), settings.clone(), draining.subscribe());
+                    let connection = connection(socket, router.clone(), settings.clone(), draining.subscribe());
                     connections.spawn(connection.instrument(span));
                 }
                 Err(error) => {
@@ -96,20 +94,13 @@ pub async fn serve(
     connections.shutdown().await;
 }
 
-async fn connection(
-    socket: TcpStream,
-    peer: SocketAddr,
-    router: Router,
-    settings: ServerSettings,
-    mut draining: watch::Receiver<bool>,
-) {
+async fn connection(socket: TcpStream, router: Router, settings: ServerSettings, mut draining: watch::Receiver<bool>) {
     if let Err(error) = prepare(&socket) {
         debug!(%error, "the socket was closed at once");
         return;
     }
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let mut request: Request = request.map(Body::new);
-        request.extensions_mut().insert(axum::extract::ConnectInfo(peer));
+        let request: Request = request.map(Body::new);
         let router = router.clone();
         async move {
             let response = router.oneshot(request).await;
@@ -152,6 +143,5 @@ async fn connection(
 /// otherwise fill its buffers for many minutes.
 fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    setsockopt(&socket.as_fd(), TcpUserTimeout, &(WRITE_DEADLINE.as_millis() as u32))?;
-    Ok(())
+    SockRef::from(socket).set_tcp_user_timeout(Some(WRITE_DEADLINE))
 }

@@ -89,7 +89,9 @@ pub enum ConfigError {
     #[error("--listen {0}: not an address such as 127.0.0.1:8080 ({1})")]
     Listen(String, std::io::Error),
     /// The address can be reached from other machines.
-    #[error("--listen {0}: other machines could reach it, and without keys anybody there could do anything; use a loopback address")]
+    #[error(
+        "--listen {0}: other machines could reach it, and without keys anybody there could do anything; use a loopback address"
+    )]
     NotLoopback(String),
     /// The public URL is none.
     #[error("--public-url {0}: must be an http or https URL without query")]
@@ -122,7 +124,8 @@ impl ServeArgs {
                 Some(url.strip_suffix(base_path.as_str()).unwrap_or(url).to_owned())
             }
         };
-        let database_url = self.database_url.or_else(|| std::env::var("DATABASE_URL").ok()).filter(|url| !url.is_empty());
+        let database_url =
+            self.database_url.or_else(|| std::env::var("DATABASE_URL").ok()).filter(|url| !url.is_empty());
         Ok(ServeSettings {
             listen,
             data_dir: self.data_dir,
