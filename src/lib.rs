@@ -1,1 +1,5 @@
-
+//! x
+pub mod bus;
+pub mod domain;
+pub mod service;
+pub mod store;
