@@ -439,6 +439,13 @@ async fn a_long_line_comes_in_pieces() {
 }
 
 #[tokio::test]
+async fn control_characters_fit_into_the_gateways_limits() {
+    let (finished, events) = case(Gateway::default()).finish("head -c 3000000 /dev/zero").await;
+    assert_eq!(finished.delivery, Delivery::Stored);
+    assert_eq!(messages(&events).concat(), "\0".repeat(3_000_000));
+}
+
+#[tokio::test]
 async fn a_job_cancelled_by_force_stops_its_program_and_another_end_does_not() {
     let (gateway, _interrupts, finished) = case(Gateway::default()).start("echo up; sleep 1000");
     eventually(|| gateway.stored().len() == 1).await;
