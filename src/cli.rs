@@ -1,43 +1,23 @@
-//! The commands (minimal version of this branch).
+//! The commands, one file each.
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-
-use crate::config::client::{EnqueueArgs, RunArgs, WatchArgs};
+use crate::config::Command;
 
 pub mod enqueue;
 pub mod gateway;
 pub mod run;
+pub mod serve;
 pub mod show;
 pub mod terminal;
 pub mod watch;
 
-/// Milepost, a progress gateway for long-running jobs.
-#[derive(Debug, Parser)]
-#[command(version)]
-pub struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Run a command now, as a tracked job
-    Run(RunArgs),
-    /// Follow a job to its end
-    Watch(WatchArgs),
-    /// Hand a job to the workers
-    Enqueue(EnqueueArgs),
-}
-
-impl Cli {
-    /// Runs the command.
-    pub async fn run(self) -> ExitCode {
-        match self.command {
-            Command::Run(args) => run::run(args).await,
-            Command::Watch(args) => watch::run(args).await,
-            Command::Enqueue(args) => enqueue::run(args).await,
-        }
+/// Carries a command out; its exit code says how it went.
+pub async fn run(command: Command) -> ExitCode {
+    match command {
+        Command::Serve(args) => serve::run(*args).await,
+        Command::Run(args) => run::run(args).await,
+        Command::Watch(args) => watch::run(args).await,
+        Command::Enqueue(args) => enqueue::run(args).await,
     }
 }

@@ -5,6 +5,7 @@
 //! [`Refusal`]; they are given the time and touch nothing. Everything to the left of this layer (store, bus,
 //! service, http) carries these types and adds no rule of its own.
 
+mod cancel;
 mod event;
 mod fields;
 mod id;
@@ -17,6 +18,7 @@ pub mod rules;
 mod spec;
 mod time;
 
+pub use cancel::CancelRequest;
 pub use event::{Event, EventType, NewEvent, UserType};
 pub use id::JobId;
 pub use job::{Job, Progress, State};

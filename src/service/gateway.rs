@@ -135,7 +135,7 @@ impl Gateway {
     }
 
     /// Completes when the end begins.
-    pub fn drained(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub fn drained(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut draining = self.inner.draining.subscribe();
         async move {
             // The sender only goes with the gateway itself, and that is an end, too.

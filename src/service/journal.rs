@@ -47,6 +47,8 @@ pub struct Appended {
     pub stored: usize,
     /// Whether the job's runner is asked to stop.
     pub cancel_requested: bool,
+    /// How long the runner may be silent before the job fails, in milliseconds; `None`: for ever.
+    pub silence_ms: Option<u64>,
     /// The first event that was refused; only if those before it were to be kept.
     pub refused: Option<Refusal>,
 }

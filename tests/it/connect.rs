@@ -12,19 +12,14 @@ const CONNECTS: usize = 500;
 
 /// About 500 events a second until told to stop; the seq of the last one.
 async fn post_steadily(job: Job, until: Instant) -> u64 {
-    let mut connection = Connection::open(job.server.address())
-        .await
-        .expect("the server accepts");
+    let mut connection = Connection::open(job.server.address()).await.expect("the server accepts");
     let mut tick = tokio::time::interval(Duration::from_millis(4));
     let mut last = 2;
     for n in 0.. {
         tick.tick().await;
         let event = |half: u8| json!({"type": "log", "data": {"message": format!("{n}.{half}")}});
         let request = job.post("/events").json(&json!([event(0), event(1)]));
-        let answer = request
-            .send_over(&mut connection)
-            .await
-            .expect("the server answers");
+        let answer = request.send_over(&mut connection).await.expect("the server answers");
         last = number(&answer.expect(200)["seq"]);
         if Instant::now() > until {
             break;
@@ -48,10 +43,7 @@ async fn visit(job: Job, mut random: Random) -> (u64, Vec<Frame>) {
     if fresh {
         let state = stream.expect("state").await;
         cursor = number(&state.json()["seq"]);
-        assert!(
-            cursor >= head,
-            "the state is older than one that was read before"
-        );
+        assert!(cursor >= head, "the state is older than one that was read before");
     }
     // Long enough to go from the replay into what is live.
     let enough = head + 20 + random.below(200);
@@ -70,13 +62,8 @@ async fn connects_at_random_moments_see_no_hole_and_no_duplicate(store: Store) {
     let server = store.serve(&[]).await;
     let job = server.tracked().await;
     let mut random = Random::new();
-    let poster = tokio::spawn(post_steadily(
-        job.clone(),
-        Instant::now() + Duration::from_millis(4_500),
-    ));
-    let visits: Vec<_> = (0..CONNECTS)
-        .map(|_| tokio::spawn(visit(job.clone(), random.fork())))
-        .collect();
+    let poster = tokio::spawn(post_steadily(job.clone(), Instant::now() + Duration::from_millis(4_500)));
+    let visits: Vec<_> = (0..CONNECTS).map(|_| tokio::spawn(visit(job.clone(), random.fork()))).collect();
     let last = poster.await.expect("the poster ends");
     job.complete().await;
     let log: Vec<Value> = job.log().await;

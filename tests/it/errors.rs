@@ -45,8 +45,7 @@ fn routes(job: &Job) -> Vec<(String, &'static [&'static str])> {
 /// Problems of `tests/wire/problems.json`, which the web client's tests read too.
 async fn golden_problems(store: Store) {
     let server = store.shared().await;
-    let cases: Vec<Value> =
-        serde_json::from_str(include_str!("../wire/problems.json")).expect("a list of cases");
+    let cases: Vec<Value> = serde_json::from_str(include_str!("../wire/problems.json")).expect("a list of cases");
     for case in cases {
         let (request, expected) = (&case["request"], &case["problem"]);
         let mut sent = server.request(text(&request["method"]), text(&request["path"]));
@@ -66,23 +65,9 @@ async fn golden_problems(store: Store) {
 
 async fn unknown_route_is_404(store: Store) {
     let job = store.shared().await.tracked().await;
-    for path in [
-        "/v1",
-        "/v1/",
-        "/v1/nope",
-        "/nope",
-        "/v2/jobs",
-        "/V1/jobs",
-        "/v1/jobs/batch/x",
-        "/v1//jobs",
-    ] {
+    for path in ["/v1", "/v1/", "/v1/nope", "/nope", "/v2/jobs", "/V1/jobs", "/v1/jobs/batch/x", "/v1//jobs"] {
         job.server.get(path).send().await.problem(404, "not_found");
-        job.server
-            .post(path)
-            .json(&json!({"kind": "k"}))
-            .send()
-            .await
-            .problem(404, "not_found");
+        job.server.post(path).json(&json!({"kind": "k"})).send().await.problem(404, "not_found");
     }
     for rest in ["/nope", "/events/1", "/output/"] {
         job.get(rest).send().await.problem(404, "not_found");
@@ -94,18 +79,13 @@ async fn wrong_method_is_405_and_names_the_right_ones(store: Store) {
     let routes = routes(&job);
     job.untouched(async {
         for (path, methods) in &routes {
-            for method in ["GET", "POST", "PUT", "PATCH", "DELETE"]
-                .iter()
-                .filter(|m| !methods.contains(m))
-            {
+            for method in ["GET", "POST", "PUT", "PATCH", "DELETE"].iter().filter(|m| !methods.contains(m)) {
                 if path == "/v1/jobs/batch" && ["GET", "DELETE"].contains(method) {
                     continue; // `batch` may as well be read as a job's id there.
                 }
                 let answer = job.server.request(method, path).send().await;
                 answer.problem(405, "method_not_allowed");
-                let allow = answer
-                    .header("allow")
-                    .unwrap_or_else(|| panic!("{method} {path} without Allow"));
+                let allow = answer.header("allow").unwrap_or_else(|| panic!("{method} {path} without Allow"));
                 let named: Vec<&str> = allow.split(',').map(str::trim).collect();
                 assert!(
                     methods.iter().all(|m| named.contains(m)) && !named.contains(method),
@@ -146,18 +126,9 @@ async fn id_that_is_none_is_404_on_every_route(store: Store) {
         for (rest, methods) in job_routes() {
             for method in methods.iter().filter(|method| **method != "HEAD") {
                 let request = job.server.request(method, &format!("/v1/jobs/{id}{rest}"));
-                let request = if *method == "POST" {
-                    request.json(&json!([]))
-                } else {
-                    request
-                };
+                let request = if *method == "POST" { request.json(&json!([])) } else { request };
                 let answer = request.send().await;
-                assert_eq!(
-                    answer.status(),
-                    404,
-                    "{method} {id}{rest}: {}",
-                    answer.text()
-                );
+                assert_eq!(answer.status(), 404, "{method} {id}{rest}: {}", answer.text());
                 answer.problem(404, "job_not_found");
             }
         }
@@ -172,9 +143,7 @@ async fn unknown_query_parameter_is_422_on_every_route(store: Store) {
             for method in methods.iter().filter(|method| **method != "HEAD") {
                 let request = job.server.request(method, &format!("{path}?nope=1"));
                 let request = match (*method, path.ends_with("/events"), path.ends_with("/jobs")) {
-                    ("POST", true, _) => {
-                        request.json(&json!({"type": "log", "data": {"message": "m"}}))
-                    }
+                    ("POST", true, _) => request.json(&json!({"type": "log", "data": {"message": "m"}})),
                     ("POST", _, true) => request.json(&json!({"kind": "k"})),
                     ("POST", ..) => request.json(&json!({})),
                     _ => request,
@@ -184,11 +153,7 @@ async fn unknown_query_parameter_is_422_on_every_route(store: Store) {
                 answer.problem(422, "invalid_request");
             }
         }
-        let stream = job
-            .get("/events?nope=1")
-            .header("Accept", "text/event-stream")
-            .send()
-            .await;
+        let stream = job.get("/events?nope=1").header("Accept", "text/event-stream").send().await;
         stream.problem(422, "invalid_request");
     })
     .await;
@@ -198,41 +163,17 @@ async fn wrong_media_type_is_415_and_names_the_right_ones(store: Store) {
     let job = store.shared().await.tracked().await;
     let body = json!({"kind": "k"}).to_string();
     job.untouched(async {
-        for path in [
-            "/v1/jobs".to_owned(),
-            "/v1/jobs/batch".to_owned(),
-            job.path("/cancel"),
-            job.path("/events"),
-        ] {
-            for kind in [
-                "text/plain",
-                "application/x-www-form-urlencoded",
-                "multipart/form-data",
-                "application/jsonx",
-            ] {
-                let answer = job
-                    .server
-                    .post(&path)
-                    .header("Content-Type", kind)
-                    .body(body.clone())
-                    .send()
-                    .await;
+        for path in ["/v1/jobs".to_owned(), "/v1/jobs/batch".to_owned(), job.path("/cancel"), job.path("/events")] {
+            for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx"]
+            {
+                let answer = job.server.post(&path).header("Content-Type", kind).body(body.clone()).send().await;
                 answer.problem(415, "unsupported_media_type");
                 let accept = answer.header("accept").expect("a 415 says what it takes");
                 assert!(accept.contains("application/json"), "{accept}");
-                assert_eq!(
-                    accept.contains("application/x-ndjson"),
-                    path.ends_with("/events"),
-                    "{accept}"
-                );
+                assert_eq!(accept.contains("application/x-ndjson"), path.ends_with("/events"), "{accept}");
             }
         }
-        let lines = job
-            .server
-            .post("/v1/jobs")
-            .ndjson(body.clone())
-            .send()
-            .await;
+        let lines = job.server.post("/v1/jobs").ndjson(body.clone()).send().await;
         lines.problem(415, "unsupported_media_type");
     })
     .await;
@@ -240,10 +181,7 @@ async fn wrong_media_type_is_415_and_names_the_right_ones(store: Store) {
 
 async fn broken_http_is_refused_and_hurts_nobody(store: Store) {
     let server = store.shared().await;
-    let huge = format!(
-        "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n",
-        "y".repeat(2_000_000)
-    );
+    let huge = format!("GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "y".repeat(2_000_000));
     let broken = [
         "GARBAGE\r\n\r\n",
         "GET\r\n\r\n",
@@ -254,12 +192,9 @@ async fn broken_http_is_refused_and_hurts_nobody(store: Store) {
         "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ];
     for bytes in broken {
-        let mut connection = Connection::open(server.address())
-            .await
-            .expect("the server accepts");
+        let mut connection = Connection::open(server.address()).await.expect("the server accepts");
         let _cut_while_we_write = connection.write(bytes.as_bytes()).await;
-        if let Ok(answer) = within(PATIENCE, "an answer or an end", connection.answer("GET")).await
-        {
+        if let Ok(answer) = within(PATIENCE, "an answer or an end", connection.answer("GET")).await {
             assert!((400..500).contains(&answer.status()), "{}", answer.status());
         }
     }
@@ -268,19 +203,9 @@ async fn broken_http_is_refused_and_hurts_nobody(store: Store) {
 
 async fn half_a_head_is_not_waited_for(store: Store) {
     let server = store.serve(&["--header-timeout-ms", "500"]).await;
-    let mut connection = Connection::open(server.address())
-        .await
-        .expect("the server accepts");
-    connection
-        .write(b"GET /v1/jobs HTTP/1.1\r\nHost: local")
-        .await
-        .expect("the server reads");
-    let answer = within(
-        Duration::from_secs(10),
-        "the end of the connection",
-        connection.answer("GET"),
-    )
-    .await;
+    let mut connection = Connection::open(server.address()).await.expect("the server accepts");
+    connection.write(b"GET /v1/jobs HTTP/1.1\r\nHost: local").await.expect("the server reads");
+    let answer = within(Duration::from_secs(10), "the end of the connection", connection.answer("GET")).await;
     assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status() == 408));
 }
 

@@ -35,13 +35,8 @@ async fn idle_readers_hold_no_connection_and_slow_nobody_down(store: Store) {
     for n in 0..10 * POOL {
         let path = ["?wait=50&after=2", "/events?wait=50&after=2"][n % 2];
         let request = quiet.get(path);
-        let mut connection = Connection::open(server.address())
-            .await
-            .expect("the server accepts");
-        connection
-            .write(&request.head())
-            .await
-            .expect("the server reads");
+        let mut connection = Connection::open(server.address()).await.expect("the server accepts");
+        connection.write(&request.head()).await.expect("the server reads");
         polls.push(connection);
     }
     let during = latency(&busy).await;
@@ -51,19 +46,14 @@ async fn idle_readers_hold_no_connection_and_slow_nobody_down(store: Store) {
     );
     if let Some(database) = &server.setup.database {
         let open = database.connections().await;
-        assert!(
-            open <= POOL as i64,
-            "{open} connections from a pool of {POOL}"
-        );
+        assert!(open <= POOL as i64, "{open} connections from a pool of {POOL}");
     }
     let seq = quiet.note("wake up").await;
     for mut stream in streams {
         assert_eq!(stream.told().await.seq(), seq);
     }
     for mut poll in polls {
-        let answer = within(PATIENCE, "the answer to a poll", poll.answer("GET"))
-            .await
-            .expect("an answer");
+        let answer = within(PATIENCE, "the answer to a poll", poll.answer("GET")).await.expect("an answer");
         answer.expect(200);
     }
 }

@@ -18,19 +18,13 @@ async fn acknowledged_events_survive_kill_9_once(store: Store) {
     let server = store.serve(&[]).await;
     for _ in 0..3 {
         let jobs = [server.tracked().await, server.tracked().await];
-        let posters: Vec<_> = (0..8)
-            .map(|mark| tokio::spawn(jobs[mark % 2].clone().post_until_gone(mark)))
-            .collect();
+        let posters: Vec<_> = (0..8).map(|mark| tokio::spawn(jobs[mark % 2].clone().post_until_gone(mark))).collect();
         tokio::time::sleep(Duration::from_millis(400)).await;
         server.kill9();
         let mut acknowledged = Vec::new();
         for poster in posters {
             let posted = poster.await.expect("a poster ends");
-            assert_eq!(
-                posted.refused,
-                [] as [String; 0],
-                "load is no reason to refuse"
-            );
+            assert_eq!(posted.refused, [] as [String; 0], "load is no reason to refuse");
             acknowledged.push(posted.stored);
         }
         server.restart().await;
@@ -47,11 +41,7 @@ async fn acknowledged_events_survive_kill_9_once(store: Store) {
         for (job, log) in jobs.iter().zip(&logs) {
             let mut expected = fold(log);
             expected["id"] = job.id.clone().into();
-            assert_eq!(
-                plain(&job.state().await),
-                plain(&expected),
-                "state and log agree after the crash"
-            );
+            assert_eq!(plain(&job.state().await), plain(&expected), "state and log agree after the crash");
             assert_eq!(job.note("usable").await, log.len() as u64 + 1);
         }
     }
@@ -61,9 +51,7 @@ async fn acknowledged_events_survive_kill_9_once(store: Store) {
 async fn follow(job: Job) -> Vec<Frame> {
     let (mut frames, mut cursor) = (Vec::new(), 0);
     loop {
-        let request = job
-            .get("/events")
-            .header("Last-Event-ID", cursor.to_string());
+        let request = job.get("/events").header("Last-Event-ID", cursor.to_string());
         if let Ok(mut stream) = request.try_stream().await {
             if stream.head.status == 204 {
                 return frames;
@@ -96,14 +84,7 @@ async fn stream_resumes_across_kill_9(store: Store) {
             let events = json!([
                 {"type": "output", "data": {"text": format!("{n} ")}}, {"type": "log", "data": {"message": "x"}},
             ]);
-            n += u64::from(
-                poster
-                    .post("/events")
-                    .json(&events)
-                    .try_send()
-                    .await
-                    .is_ok(),
-            );
+            n += u64::from(poster.post("/events").json(&events).try_send().await.is_ok());
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         n
@@ -119,9 +100,7 @@ async fn stream_resumes_across_kill_9(store: Store) {
     job.complete().await;
     let log = job.log().await;
     for reader in readers {
-        let frames = within(PATIENCE, "the end of the job", reader)
-            .await
-            .expect("a reader ends");
+        let frames = within(PATIENCE, "the end of the job", reader).await.expect("a reader ends");
         assert_covers(&frames, &log, 0);
     }
 }
@@ -133,9 +112,7 @@ async fn acknowledged_jobs_survive_kill_9(store: Store) {
             let server = server.clone();
             tokio::spawn(async move {
                 let mut born: Vec<Value> = Vec::new();
-                let request = server
-                    .post("/v1/jobs")
-                    .json(&json!({"kind": "k", "payload": {"p": 1}}));
+                let request = server.post("/v1/jobs").json(&json!({"kind": "k", "payload": {"p": 1}}));
                 while let Ok(answer) = request.try_send().await {
                     born.push(answer.expect(202)["job"].clone());
                 }
@@ -154,9 +131,6 @@ async fn acknowledged_jobs_survive_kill_9(store: Store) {
     for state in born {
         let job = Job::new(&server, text(&state["id"]));
         assert_eq!(job.state().await, state);
-        assert_eq!(
-            job.get("?include=payload").send().await.expect(200)["payload"],
-            json!({"p": 1})
-        );
+        assert_eq!(job.get("?include=payload").send().await.expect(200)["payload"], json!({"p": 1}));
     }
 }

@@ -4,9 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Left to right: a layer may use what stands to its right, and nothing else.
-const ORDER: [&str; 9] = [
-    "main", "cli", "compose", "server", "http", "service", "bus", "store", "domain",
-];
+const ORDER: [&str; 9] = ["main", "cli", "compose", "server", "http", "service", "bus", "store", "domain"];
 
 /// Modules beside the row, and those that may use them.
 const BESIDE: [(&str, &[&str]); 4] = [
@@ -17,12 +15,8 @@ const BESIDE: [(&str, &[&str]); 4] = [
 ];
 
 /// What the modules beside the row may use of the row.
-const BESIDE_USES: [(&str, &[&str]); 4] = [
-    ("worker", &["service", "domain"]),
-    ("client", &["domain"]),
-    ("config", &[]),
-    ("telemetry", &[]),
-];
+const BESIDE_USES: [(&str, &[&str]); 4] =
+    [("worker", &["service", "domain"]), ("client", &["domain"]), ("config", &[]), ("telemetry", &[])];
 
 /// Words that belong to some layers only.
 const WORDS: [(&str, &[&str]); 5] = [
@@ -68,25 +62,10 @@ fn sources() -> Vec<Source> {
                 if path.ends_with("tests.rs") {
                     continue;
                 }
-                let inner = path
-                    .strip_prefix(&root)
-                    .expect("it is below src")
-                    .with_extension("");
-                let layer = inner
-                    .iter()
-                    .next()
-                    .expect("a file has a name")
-                    .to_string_lossy()
-                    .into_owned();
-                let code = without_comments_and_tests(
-                    &fs::read_to_string(&path).expect("source is UTF-8"),
-                );
-                found.push(Source {
-                    layer,
-                    depth: inner.iter().count(),
-                    path,
-                    code,
-                });
+                let inner = path.strip_prefix(&root).expect("it is below src").with_extension("");
+                let layer = inner.iter().next().expect("a file has a name").to_string_lossy().into_owned();
+                let code = without_comments_and_tests(&fs::read_to_string(&path).expect("source is UTF-8"));
+                found.push(Source { layer, depth: inner.iter().count(), path, code });
             }
         }
     }
@@ -94,13 +73,8 @@ fn sources() -> Vec<Source> {
 }
 
 fn without_comments_and_tests(source: &str) -> String {
-    let lines = source
-        .lines()
-        .take_while(|line| line.trim() != "#[cfg(test)]");
-    lines
-        .map(|line| line.split_once("//").map_or(line, |(code, _)| code))
-        .collect::<Vec<_>>()
-        .join("\n")
+    let lines = source.lines().take_while(|line| line.trim() != "#[cfg(test)]");
+    lines.map(|line| line.split_once("//").map_or(line, |(code, _)| code)).collect::<Vec<_>>().join("\n")
 }
 
 /// The modules at the top that a file names: `crate::x`, `milepost::x`, `super::…::x`, `crate::{x::y, z}`.
@@ -109,8 +83,8 @@ fn imports(source: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for root in ["crate::", "milepost::", &up] {
         for (at, _) in source.code.match_indices(root) {
-            let longer = source.code[..at].ends_with("super::")
-                || source.code[..at].ends_with(|c: char| c.is_alphanumeric());
+            let longer =
+                source.code[..at].ends_with("super::") || source.code[..at].ends_with(|c: char| c.is_alphanumeric());
             if !longer {
                 found.extend(heads(&source.code[at + root.len()..]));
             }
@@ -121,11 +95,7 @@ fn imports(source: &Source) -> Vec<String> {
 
 /// The first names of a path or of a group of paths, each with its second name if it has one.
 fn heads(rest: &str) -> Vec<String> {
-    let name = |text: &str| {
-        text.chars()
-            .take_while(|c| c.is_alphanumeric() || *c == '_' || *c == ':')
-            .collect()
-    };
+    let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_' || *c == ':').collect();
     let Some(group) = rest.strip_prefix('{') else {
         return vec![name(rest)];
     };
@@ -150,9 +120,7 @@ fn heads(rest: &str) -> Vec<String> {
 
 fn may_import(from: &str, target: &str, path: &str) -> bool {
     let listed = |table: &[(&str, &[&str])], key: &str, value: &str| {
-        table
-            .iter()
-            .any(|(name, others)| *name == key && others.contains(&value))
+        table.iter().any(|(name, others)| *name == key && others.contains(&value))
     };
     let place = |layer: &str| ORDER.iter().position(|known| *known == layer);
     match (place(from), place(target)) {
@@ -167,23 +135,13 @@ fn may_import(from: &str, target: &str, path: &str) -> bool {
 #[test]
 fn imports_point_right_only() {
     let sources = sources();
-    let known =
-        |name: &str| ORDER.contains(&name) || BESIDE.iter().any(|(beside, _)| *beside == name);
+    let known = |name: &str| ORDER.contains(&name) || BESIDE.iter().any(|(beside, _)| *beside == name);
     for source in sources.iter().filter(|source| source.layer != "lib") {
-        assert!(
-            known(&source.layer),
-            "{} is no layer of section 10",
-            source.path.display()
-        );
+        assert!(known(&source.layer), "{} is no layer of section 10", source.path.display());
         for path in imports(source) {
             let target = path.split("::").next().expect("a path has a head");
             let fine = !known(target) || may_import(&source.layer, target, &path);
-            assert!(
-                fine,
-                "{} imports {path}: {} stands below {target}",
-                source.path.display(),
-                source.layer
-            );
+            assert!(fine, "{} imports {path}: {} stands below {target}", source.path.display(), source.layer);
         }
     }
 }
@@ -191,15 +149,8 @@ fn imports_point_right_only() {
 #[test]
 fn bus_takes_only_committed_from_the_store() {
     for source in sources().iter().filter(|source| source.layer == "bus") {
-        for path in imports(source)
-            .iter()
-            .filter(|path| path.starts_with("store"))
-        {
-            assert!(
-                path == "store::Committed",
-                "{} imports {path}",
-                source.path.display()
-            );
+        for path in imports(source).iter().filter(|path| path.starts_with("store")) {
+            assert!(path == "store::Committed", "{} imports {path}", source.path.display());
         }
     }
 }
@@ -208,13 +159,8 @@ fn bus_takes_only_committed_from_the_store() {
 fn words_stay_in_their_layers() {
     for source in sources() {
         for (word, layers) in WORDS {
-            let uses = source.code.contains(&format!("{word}::"))
-                || source.code.contains(&format!("{word}("));
-            assert!(
-                !uses || layers.contains(&source.layer.as_str()),
-                "{} uses {word}",
-                source.path.display()
-            );
+            let uses = source.code.contains(&format!("{word}::")) || source.code.contains(&format!("{word}("));
+            assert!(!uses || layers.contains(&source.layer.as_str()), "{} uses {word}", source.path.display());
         }
     }
 }
@@ -223,52 +169,24 @@ fn words_stay_in_their_layers() {
 fn domain_has_no_clock_and_no_io() {
     for source in sources().iter().filter(|source| source.layer == "domain") {
         for word in IMPURE {
-            assert!(
-                !source.code.contains(word),
-                "{} uses {word}",
-                source.path.display()
-            );
+            assert!(!source.code.contains(word), "{} uses {word}", source.path.display());
         }
     }
 }
 
 #[test]
 fn reader_of_imports_sees_every_form() {
-    let code = "use crate::{store::Committed, http::{a, b},\n domain};\nuse super::super::bus::x;\nmilepost::cli::run();";
-    let source = Source {
-        layer: "http".into(),
-        path: PathBuf::new(),
-        code: code.into(),
-        depth: 2,
-    };
+    let code =
+        "use crate::{store::Committed, http::{a, b},\n domain};\nuse super::super::bus::x;\nmilepost::cli::run();";
+    let source = Source { layer: "http".into(), path: PathBuf::new(), code: code.into(), depth: 2 };
     let mut found = imports(&source);
     found.sort();
-    assert_eq!(
-        found,
-        ["bus::x", "cli::run", "domain", "http::", "store::Committed"]
-    );
-    let upward = [
-        ("store", "bus"),
-        ("domain", "store"),
-        ("http", "server"),
-        ("service", "config"),
-        ("http", "worker"),
-    ];
+    assert_eq!(found, ["bus::x", "cli::run", "domain", "http::", "store::Committed"]);
+    let upward = [("store", "bus"), ("domain", "store"), ("http", "server"), ("service", "config"), ("http", "worker")];
     for (from, target) in upward {
-        assert!(
-            !may_import(from, target, target),
-            "{from} may not import {target}"
-        );
+        assert!(!may_import(from, target, target), "{from} may not import {target}");
     }
-    for (from, target) in [
-        ("cli", "client"),
-        ("worker", "service"),
-        ("http", "domain"),
-        ("compose", "config"),
-    ] {
-        assert!(
-            may_import(from, target, target),
-            "{from} may import {target}"
-        );
+    for (from, target) in [("cli", "client"), ("worker", "service"), ("http", "domain"), ("compose", "config")] {
+        assert!(may_import(from, target, target), "{from} may import {target}");
     }
 }

@@ -34,45 +34,20 @@ async fn foreign_host_name_is_refused_everywhere(store: Store) {
     ];
     job.untouched(async {
         for host in hosts {
-            for (method, path) in [
-                ("GET", "/v1/jobs"),
-                ("GET", &job.path("")),
-                ("POST", "/v1/jobs"),
-                ("POST", &job.path("/cancel")),
-            ] {
-                let answer = job
-                    .server
-                    .request(method, path)
-                    .header("Host", host)
-                    .json(&json!({"kind": "k"}))
-                    .send()
-                    .await;
-                assert!(
-                    [400, 403].contains(&answer.status()),
-                    "{host}: {}",
-                    answer.status()
-                );
+            for (method, path) in
+                [("GET", "/v1/jobs"), ("GET", &job.path("")), ("POST", "/v1/jobs"), ("POST", &job.path("/cancel"))]
+            {
+                let answer =
+                    job.server.request(method, path).header("Host", host).json(&json!({"kind": "k"})).send().await;
+                assert!([400, 403].contains(&answer.status()), "{host}: {}", answer.status());
                 if answer.status() == 403 {
                     answer.problem(403, "forbidden");
                 }
             }
-            let stream = job
-                .get("/events")
-                .header("Host", host)
-                .header("Accept", "text/event-stream")
-                .send()
-                .await;
-            assert!(
-                [400, 403].contains(&stream.status()),
-                "{host}: {}",
-                stream.status()
-            );
+            let stream = job.get("/events").header("Host", host).header("Accept", "text/event-stream").send().await;
+            assert!([400, 403].contains(&stream.status()), "{host}: {}", stream.status());
         }
-        job.get("")
-            .header("Host", "evil.example")
-            .send()
-            .await
-            .problem(403, "forbidden");
+        job.get("").header("Host", "evil.example").send().await.problem(403, "forbidden");
     })
     .await;
 }
@@ -81,17 +56,8 @@ async fn own_host_names_are_served(store: Store) {
     let server = store.shared().await;
     let port = server.address().port();
     for host in ["127.0.0.1", "localhost", "LocalHost", "[::1]", "127.1.2.3"] {
-        for host in [
-            host.to_owned(),
-            format!("{host}:{port}"),
-            format!("{host}:80"),
-        ] {
-            server
-                .get("/v1/jobs?limit=1")
-                .header("Host", host)
-                .send()
-                .await
-                .expect(200);
+        for host in [host.to_owned(), format!("{host}:{port}"), format!("{host}:80")] {
+            server.get("/v1/jobs?limit=1").header("Host", host).send().await.expect(200);
         }
     }
 }
@@ -105,28 +71,13 @@ async fn foreign_origin_can_change_nothing(store: Store) {
     let other_port = format!("http://127.0.0.1:{}", port - 1);
     let other_name = format!("http://localhost:{port}");
     let longer = format!("http://127.0.0.1:{port}.evil.example");
-    let origins = [
-        "https://evil.example",
-        "null",
-        "",
-        "file://",
-        &other_port,
-        &other_name,
-        &longer,
-    ];
+    let origins = ["https://evil.example", "null", "", "file://", &other_port, &other_name, &longer];
     job.untouched(async {
         for origin in origins {
             let unsafe_requests = [
-                server
-                    .post("/v1/jobs")
-                    .json(&json!({"kind": "k", "queue": queue})),
-                server
-                    .post("/v1/jobs/batch")
-                    .json(&json!({"jobs": [{"kind": "k", "queue": queue}]})),
-                server
-                    .post("/v1/jobs")
-                    .header("Content-Type", "text/plain")
-                    .body(r#"{"kind":"k"}"#),
+                server.post("/v1/jobs").json(&json!({"kind": "k", "queue": queue})),
+                server.post("/v1/jobs/batch").json(&json!({"jobs": [{"kind": "k", "queue": queue}]})),
+                server.post("/v1/jobs").header("Content-Type", "text/plain").body(r#"{"kind":"k"}"#),
                 job.post("/events").json(&json!({"type": "completed"})),
                 job.post("/cancel").json(&json!({})),
                 job.post("/retry"),
@@ -142,58 +93,31 @@ async fn foreign_origin_can_change_nothing(store: Store) {
     .await;
     assert!(server.list(&format!("queue={queue}")).await.is_empty());
     done.state().await;
-    let read = job
-        .get("")
-        .header("Origin", "https://evil.example")
-        .send()
-        .await;
-    assert_eq!(
-        read.header("access-control-allow-origin"),
-        None,
-        "a foreign page cannot read the answer"
-    );
+    let read = job.get("").header("Origin", "https://evil.example").send().await;
+    assert_eq!(read.header("access-control-allow-origin"), None, "a foreign page cannot read the answer");
 }
 
 async fn own_origin_may_write(store: Store) {
     let server = store.shared().await;
     let port = server.address().port();
     for host in [format!("127.0.0.1:{port}"), format!("localhost:{port}")] {
-        let request = server
-            .post("/v1/jobs")
-            .header("Host", &host)
-            .header("Origin", format!("http://{host}"));
+        let request = server.post("/v1/jobs").header("Host", &host).header("Origin", format!("http://{host}"));
         request.json(&json!({"kind": "k"})).send().await.expect(202);
     }
 }
 
 async fn public_url_names_one_more_host_and_origin(store: Store) {
-    let server = store
-        .serve(&["--public-url", "https://progress.example.org"])
-        .await;
+    let server = store.serve(&["--public-url", "https://progress.example.org"]).await;
     let post = |host: &str, origin: &str| {
-        let request = server
-            .post("/v1/jobs")
-            .header("Host", host)
-            .header("Origin", origin);
+        let request = server.post("/v1/jobs").header("Host", host).header("Origin", origin);
         request.json(&json!({"kind": "k"})).send()
     };
     let host = "progress.example.org";
     post(host, "https://progress.example.org").await.expect(202);
-    post(host, "https://evil.example")
-        .await
-        .problem(403, "forbidden");
-    post(host, "https://progress.example.org.evil.example")
-        .await
-        .problem(403, "forbidden");
-    post("evil.example", "https://progress.example.org")
-        .await
-        .problem(403, "forbidden");
-    server
-        .get("/v1/jobs")
-        .header("Host", "PROGRESS.example.org:443")
-        .send()
-        .await
-        .expect(200);
+    post(host, "https://evil.example").await.problem(403, "forbidden");
+    post(host, "https://progress.example.org.evil.example").await.problem(403, "forbidden");
+    post("evil.example", "https://progress.example.org").await.problem(403, "forbidden");
+    server.get("/v1/jobs").header("Host", "PROGRESS.example.org:443").send().await.expect(200);
 }
 
 async fn ready_line_is_all_that_is_printed(store: Store) {
@@ -206,35 +130,18 @@ async fn ready_line_is_all_that_is_printed(store: Store) {
 
 fn serve(directory: &Directory, arguments: &[&str]) -> Command {
     let mut command = milepost();
-    command
-        .arg("serve")
-        .arg("--data-dir")
-        .arg(directory.path())
-        .args(arguments);
+    command.arg("serve").arg("--data-dir").arg(directory.path()).args(arguments);
     command
 }
 
 #[test]
 fn address_that_others_can_reach_is_refused_without_keys() {
     run(async {
-        for listen in [
-            "0.0.0.0:0",
-            "[::]:0",
-            "192.0.2.1:8080",
-            "nonsense",
-            "127.0.0.1:99999",
-        ] {
+        for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:8080", "nonsense", "127.0.0.1:99999"] {
             let directory = Directory::create();
-            let (status, printed, said) =
-                run_to_end(serve(&directory, &["--listen", listen])).await;
-            assert!(
-                !status.success() && printed.is_empty(),
-                "{listen}: {status} {printed}"
-            );
-            assert!(
-                said.contains("listen") || said.contains("loopback"),
-                "{listen}: {said}"
-            );
+            let (status, printed, said) = run_to_end(serve(&directory, &["--listen", listen])).await;
+            assert!(!status.success() && printed.is_empty(), "{listen}: {status} {printed}");
+            assert!(said.contains("listen") || said.contains("loopback"), "{listen}: {said}");
         }
     });
 }
@@ -244,12 +151,8 @@ fn second_server_on_one_data_directory_refuses_to_start() {
     run(async {
         let server = Store::Sqlite.serve(&[]).await;
         let job = server.tracked().await;
-        let (status, printed, said) =
-            run_to_end(serve(&server.setup.directory, &["--listen", "127.0.0.1:0"])).await;
-        assert!(
-            !status.success() && printed.is_empty() && !said.is_empty(),
-            "{status} {printed} {said}"
-        );
+        let (status, printed, said) = run_to_end(serve(&server.setup.directory, &["--listen", "127.0.0.1:0"])).await;
+        assert!(!status.success() && printed.is_empty() && !said.is_empty(), "{status} {printed} {said}");
         job.note("the first one goes on").await;
     });
 }
@@ -258,17 +161,9 @@ fn second_server_on_one_data_directory_refuses_to_start() {
 fn flag_that_nobody_knows_is_refused() {
     run(async {
         let directory = Directory::create();
-        for arguments in [
-            &["--nope"][..],
-            &["--ping-ms", "x"],
-            &["--keep", "soon"],
-            &["--max-streams", "-1"],
-        ] {
+        for arguments in [&["--nope"][..], &["--ping-ms", "x"], &["--keep", "soon"], &["--max-streams", "-1"]] {
             let (status, printed, said) = run_to_end(serve(&directory, arguments)).await;
-            assert!(
-                !status.success() && printed.is_empty() && !said.is_empty(),
-                "{arguments:?}: {status}"
-            );
+            assert!(!status.success() && printed.is_empty() && !said.is_empty(), "{arguments:?}: {status}");
         }
     });
 }

@@ -38,33 +38,17 @@ async fn description_names_every_route_and_every_reference_resolves(store: Store
     let answer = server.get("/openapi.json").send().await;
     let document = answer.expect(200);
     assert_eq!(answer.header("content-type"), Some("application/json"));
-    assert!(
-        text(&document["openapi"]).starts_with("3.1."),
-        "{}",
-        document["openapi"]
-    );
+    assert!(text(&document["openapi"]).starts_with("3.1."), "{}", document["openapi"]);
     let mut names = HashSet::new();
     for (path, methods) in ROUTES {
         for method in methods {
             let operation = &document["paths"][path][method];
             assert!(operation.is_object(), "{method} {path} is missing");
-            let responses = operation["responses"]
-                .as_object()
-                .expect("responses is an object");
-            assert!(
-                responses.keys().any(|status| status.starts_with('2')),
-                "{method} {path} never succeeds"
-            );
-            assert!(
-                names.insert(text(&operation["operationId"]).to_owned()),
-                "{}",
-                operation["operationId"]
-            );
+            let responses = operation["responses"].as_object().expect("responses is an object");
+            assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path} never succeeds");
+            assert!(names.insert(text(&operation["operationId"]).to_owned()), "{}", operation["operationId"]);
             if path.contains("{id}") {
-                assert!(
-                    responses.contains_key("404"),
-                    "{method} {path} finds every job"
-                );
+                assert!(responses.contains_key("404"), "{method} {path} finds every job");
             }
         }
     }
@@ -72,12 +56,7 @@ async fn description_names_every_route_and_every_reference_resolves(store: Store
     references(&document, &mut found);
     assert!(!found.is_empty());
     for reference in found {
-        let pointer = reference
-            .strip_prefix('#')
-            .unwrap_or_else(|| panic!("{reference} leads outside"));
-        assert!(
-            document.pointer(pointer).is_some(),
-            "{reference} leads nowhere"
-        );
+        let pointer = reference.strip_prefix('#').unwrap_or_else(|| panic!("{reference} leads outside"));
+        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
     }
 }

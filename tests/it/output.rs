@@ -19,15 +19,8 @@ async fn whole_text_has_its_headers(store: Store) {
     job.output("zwei ").await;
     job.note("between").await;
     job.output("Wörter\r\n").await;
-    let answer = job
-        .get("/output")
-        .header("Accept-Encoding", "gzip")
-        .send()
-        .await;
-    assert_eq!(
-        (answer.status(), answer.text().as_str()),
-        (200, "zwei Wörter\r\n")
-    );
+    let answer = job.get("/output").header("Accept-Encoding", "gzip").send().await;
+    assert_eq!((answer.status(), answer.text().as_str()), (200, "zwei Wörter\r\n"));
     let expected = [
         ("content-type", Some("text/plain; charset=utf-8")),
         ("accept-ranges", Some("bytes")),
@@ -38,15 +31,8 @@ async fn whole_text_has_its_headers(store: Store) {
     for (name, value) in expected {
         assert_eq!(answer.header(name), value, "{name}");
     }
-    assert!(
-        answer
-            .header("etag")
-            .is_some_and(|tag| tag.starts_with('"'))
-    );
-    job.get("/output?nope=1")
-        .send()
-        .await
-        .problem(422, "invalid_request");
+    assert!(answer.header("etag").is_some_and(|tag| tag.starts_with('"')));
+    job.get("/output?nope=1").send().await.problem(422, "invalid_request");
 }
 
 async fn range_matrix(store: Store) {
@@ -69,59 +55,25 @@ async fn range_matrix(store: Store) {
     ];
     for (range, from, to) in parts {
         let answer = job.get("/output").header("Range", range).send().await;
-        assert_eq!(
-            (answer.status(), &answer.body[..]),
-            (206, &whole[from..to]),
-            "{range}"
-        );
+        assert_eq!((answer.status(), &answer.body[..]), (206, &whole[from..to]), "{range}");
         let stated = format!("bytes {from}-{}/{length}", to - 1);
         assert_eq!(answer.header("content-range"), Some(&*stated), "{range}");
     }
     for range in ["bytes=10-", "bytes=99-100", "bytes=-0"] {
         let answer = job.get("/output").header("Range", range).send().await;
         answer.problem(416, "range_not_satisfiable");
-        assert_eq!(
-            answer.header("content-range"),
-            Some(&*format!("bytes */{length}")),
-            "{range}"
-        );
+        assert_eq!(answer.header("content-range"), Some(&*format!("bytes */{length}")), "{range}");
     }
-    for range in [
-        "bytes=5-2",
-        "bytes=a-b",
-        "lines=0-1",
-        "bytes 0-1",
-        "bytes=",
-        "garbage",
-    ] {
+    for range in ["bytes=5-2", "bytes=a-b", "lines=0-1", "bytes 0-1", "bytes=", "garbage"] {
         let answer = job.get("/output").header("Range", range).send().await;
-        assert!(
-            [200, 416].contains(&answer.status()),
-            "{range}: {}",
-            answer.status()
-        );
+        assert!([200, 416].contains(&answer.status()), "{range}: {}", answer.status());
     }
-    let several = job
-        .get("/output")
-        .header("Range", "bytes=0-1,3-4")
-        .send()
-        .await;
+    let several = job.get("/output").header("Range", "bytes=0-1,3-4").send().await;
     assert!([200, 206].contains(&several.status()));
     assert!(several.status() == 206 || several.body == whole);
-    let tag = job
-        .get("/output")
-        .send()
-        .await
-        .header("etag")
-        .expect("an ETag")
-        .to_owned();
+    let tag = job.get("/output").send().await.header("etag").expect("an ETag").to_owned();
     for (value, status) in [(tag.as_str(), 206), ("\"other\"", 200)] {
-        let answer = job
-            .get("/output")
-            .header("Range", "bytes=0-1")
-            .header("If-Range", value)
-            .send()
-            .await;
+        let answer = job.get("/output").header("Range", "bytes=0-1").header("If-Range", value).send().await;
         assert_eq!(answer.status(), status, "If-Range: {value}");
     }
 }
@@ -129,24 +81,10 @@ async fn range_matrix(store: Store) {
 async fn version_changes_with_the_text(store: Store) {
     let job = store.shared().await.tracked().await;
     job.output("a").await;
-    let old = job
-        .get("/output")
-        .send()
-        .await
-        .header("etag")
-        .expect("an ETag")
-        .to_owned();
-    job.get("/output")
-        .header("If-None-Match", &old)
-        .send()
-        .await
-        .expect_empty(304);
+    let old = job.get("/output").send().await.header("etag").expect("an ETag").to_owned();
+    job.get("/output").header("If-None-Match", &old).send().await.expect_empty(304);
     job.output("b").await;
-    let answer = job
-        .get("/output")
-        .header("If-None-Match", &old)
-        .send()
-        .await;
+    let answer = job.get("/output").header("If-None-Match", &old).send().await;
     assert_eq!((answer.status(), answer.text().as_str()), (200, "ab"));
 }
 
@@ -167,16 +105,8 @@ async fn large_output_is_whole(store: Store) {
         job.output(&text).await;
     }
     assert_eq!(job.get("/output").send().await.text(), whole);
-    let tail = job
-        .get("/output")
-        .header("Range", "bytes=-100")
-        .send()
-        .await;
+    let tail = job.get("/output").header("Range", "bytes=-100").send().await;
     assert_eq!(tail.body, &whole.as_bytes()[whole.len() - 100..]);
-    let middle = job
-        .get("/output")
-        .header("Range", "bytes=1000000-1500000")
-        .send()
-        .await;
+    let middle = job.get("/output").header("Range", "bytes=1000000-1500000").send().await;
     assert_eq!(middle.body, &whole.as_bytes()[1_000_000..=1_500_000]);
 }

@@ -15,8 +15,7 @@ on_both_stores!(
 );
 
 async fn progress(job: &Job, data: &str) -> Answer {
-    job.append_raw(format!(r#"{{"type":"progress","data":{data}}}"#))
-        .await
+    job.append_raw(format!(r#"{{"type":"progress","data":{data}}}"#)).await
 }
 
 async fn number_out_of_range_is_refused_by_name(store: Store) {
@@ -46,18 +45,9 @@ async fn number_out_of_range_is_refused_by_name(store: Store) {
     ];
     job.untouched(async {
         for (data, field) in table {
-            progress(&job, data).await.problem_at(
-                422,
-                "invalid_request",
-                &format!("/data/{field}"),
-            );
+            progress(&job, data).await.problem_at(422, "invalid_request", &format!("/data/{field}"));
         }
-        for data in [
-            r#"{"percent":NaN}"#,
-            r#"{"percent":Infinity}"#,
-            r#"{"percent":.5}"#,
-            r#"{"percent":05}"#,
-        ] {
+        for data in [r#"{"percent":NaN}"#, r#"{"percent":Infinity}"#, r#"{"percent":.5}"#, r#"{"percent":05}"#] {
             progress(&job, data).await.problem(400, "invalid_json");
         }
     })
@@ -82,20 +72,10 @@ async fn number_in_range_is_shown_as_it_is(store: Store) {
     ];
     for (text, value) in table {
         let job = server.tracked().await;
-        progress(&job, &format!(r#"{{"percent":{text}}}"#))
-            .await
-            .expect(200);
-        assert_eq!(
-            job.state().await["progress"]["percent"].as_f64(),
-            Some(value),
-            "{text}"
-        );
+        progress(&job, &format!(r#"{{"percent":{text}}}"#)).await.expect(200);
+        assert_eq!(job.state().await["progress"]["percent"].as_f64(), Some(value), "{text}");
         let stored = job.log().await.pop().expect("it was stored");
-        assert_eq!(
-            stored["data"]["percent"].as_f64(),
-            Some(value),
-            "{text} in the log"
-        );
+        assert_eq!(stored["data"]["percent"].as_f64(), Some(value), "{text} in the log");
     }
 }
 
@@ -121,49 +101,24 @@ async fn percent_is_derived_from_the_pair(store: Store) {
 
 async fn shown_percent_never_falls_within_a_run(store: Store) {
     let job = store.shared().await.tracked().await;
-    progress(&job, r#"{"percent":90,"message":"nearly"}"#)
-        .await
-        .expect(200);
-    progress(&job, r#"{"percent":40,"message":"a step back"}"#)
-        .await
-        .expect(200);
+    progress(&job, r#"{"percent":90,"message":"nearly"}"#).await.expect(200);
+    progress(&job, r#"{"percent":40,"message":"a step back"}"#).await.expect(200);
     let shown = job.state().await["progress"].clone();
-    assert_eq!(
-        (shown["percent"].as_f64(), &shown["message"]),
-        (Some(90.0), &json!("a step back"))
-    );
+    assert_eq!((shown["percent"].as_f64(), &shown["message"]), (Some(90.0), &json!("a step back")));
     let log = job.log().await;
-    assert_eq!(
-        log[3]["data"],
-        json!({"percent": 40, "message": "a step back"}),
-        "the log keeps what was said"
-    );
-    progress(&job, r#"{"current":1,"total":2}"#)
-        .await
-        .expect(200);
-    assert_eq!(
-        job.state().await["progress"]["percent"].as_f64(),
-        Some(90.0)
-    );
+    assert_eq!(log[3]["data"], json!({"percent": 40, "message": "a step back"}), "the log keeps what was said");
+    progress(&job, r#"{"current":1,"total":2}"#).await.expect(200);
+    assert_eq!(job.state().await["progress"]["percent"].as_f64(), Some(90.0));
     progress(&job, r#"{"percent":95}"#).await.expect(200);
-    assert_eq!(
-        job.state().await["progress"]["percent"].as_f64(),
-        Some(95.0)
-    );
+    assert_eq!(job.state().await["progress"]["percent"].as_f64(), Some(95.0));
 }
 
 async fn field_left_out_keeps_its_value(store: Store) {
     let job = store.shared().await.tracked().await;
-    progress(
-        &job,
-        r#"{"current":1,"total":4,"unit":"pages","phase":"draft","message":"m"}"#,
-    )
-    .await
-    .expect(200);
+    progress(&job, r#"{"current":1,"total":4,"unit":"pages","phase":"draft","message":"m"}"#).await.expect(200);
     progress(&job, r#"{"phase":"print"}"#).await.expect(200);
     let shown = job.state().await["progress"].clone();
-    let expected =
-        json!({"current": 1, "total": 4, "unit": "pages", "phase": "print", "message": "m"});
+    let expected = json!({"current": 1, "total": 4, "unit": "pages", "phase": "print", "message": "m"});
     for (field, value) in expected.as_object().expect("an object") {
         assert_eq!(&shown[field], value, "{field}");
     }
@@ -175,9 +130,7 @@ async fn texts_have_a_limit(store: Store) {
     for field in ["message", "phase", "unit"] {
         let event = |bytes: usize| json!({"type": "progress", "data": {field: "x".repeat(bytes)}});
         job.append(event(2048)).await;
-        job.untouched(job.try_append(&event(2049)))
-            .await
-            .problem_at(422, "invalid_request", &format!("/data/{field}"));
+        job.untouched(job.try_append(&event(2049))).await.problem_at(422, "invalid_request", &format!("/data/{field}"));
     }
 }
 

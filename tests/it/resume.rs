@@ -7,10 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::*;
 
-on_both_stores!(
-    every_reader_saw_exactly_the_stored_log,
-    transport_may_change_at_any_event
-);
+on_both_stores!(every_reader_saw_exactly_the_stored_log, transport_may_change_at_any_event);
 
 /// What one reader has put together, whatever it read it from.
 #[derive(Default)]
@@ -31,9 +28,7 @@ impl Reader {
 
     async fn stream(&mut self, job: &Job, random: &mut Random) -> ControlFlow<()> {
         let request = match random.below(2) {
-            0 => job
-                .get("/events")
-                .header("Last-Event-ID", self.cursor.to_string()),
+            0 => job.get("/events").header("Last-Event-ID", self.cursor.to_string()),
             _ => job.get(&format!("/events?after={}", self.cursor)),
         };
         let mut stream = request.stream().await;
@@ -58,17 +53,9 @@ impl Reader {
         for event in page["events"].as_array().expect("events is a list") {
             self.take(as_frame(event));
         }
-        assert_eq!(
-            number(&page["next"]),
-            self.cursor,
-            "next is the last seq of the page"
-        );
+        assert_eq!(number(&page["next"]), self.cursor, "next is the last seq of the page");
         let ended = page["terminal"] == true && page["more"] == false;
-        if ended {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        if ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     fn take(&mut self, frame: Frame) {
@@ -112,15 +99,11 @@ async fn post_at_random(job: Job, mut random: Random, appends: usize) {
 }
 
 async fn every_reader_saw_exactly_the_stored_log(store: Store) {
-    let server = store
-        .serve(&["--stream-max-age-ms", "60000", "--ping-ms", "100"])
-        .await;
+    let server = store.serve(&["--stream-max-age-ms", "60000", "--ping-ms", "100"]).await;
     let mut random = Random::new();
     for _ in 0..2 {
         let job = server.tracked().await;
-        let posters: Vec<_> = (0..3)
-            .map(|_| tokio::spawn(post_at_random(job.clone(), random.fork(), 100)))
-            .collect();
+        let posters: Vec<_> = (0..3).map(|_| tokio::spawn(post_at_random(job.clone(), random.fork(), 100))).collect();
         let readers: Vec<_> = (0..10)
             .map(|_| {
                 let (job, mut random) = (job.clone(), random.fork());
@@ -153,18 +136,9 @@ async fn transport_may_change_at_any_event(store: Store) {
     job.complete().await;
     let log = job.log().await;
     for cursor in 0..log.len() as u64 {
-        let page = job
-            .get(&format!("/events?after={cursor}&limit=3"))
-            .send()
-            .await
-            .expect(200);
+        let page = job.get(&format!("/events?after={cursor}&limit=3")).send().await.expect(200);
         let next = number(&page["next"]);
-        let mut frames: Vec<Frame> = page["events"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .map(as_frame)
-            .collect();
+        let mut frames: Vec<Frame> = page["events"].as_array().expect("a list").iter().map(as_frame).collect();
         if next < log.len() as u64 {
             frames.extend(job.resume(next).await.rest().await);
         }

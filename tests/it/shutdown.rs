@@ -22,17 +22,9 @@ async fn streams_polls_and_appends_end_in_good_order(store: Store) {
         streams.push(stream);
     }
     let polls: Vec<_> = (0..20)
-        .map(|n| {
-            tokio::spawn(
-                quiet
-                    .get(["?wait=50&after=2", "/events?wait=50&after=2"][n % 2])
-                    .send(),
-            )
-        })
+        .map(|n| tokio::spawn(quiet.get(["?wait=50&after=2", "/events?wait=50&after=2"][n % 2]).send()))
         .collect();
-    let posters: Vec<_> = (0..5)
-        .map(|mark| tokio::spawn(busy.clone().post_until_gone(mark)))
-        .collect();
+    let posters: Vec<_> = (0..5).map(|mark| tokio::spawn(busy.clone().post_until_gone(mark))).collect();
     let mut follower = busy.resume(2).await;
     let following = tokio::spawn(async move { follower.rest().await });
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -41,36 +33,19 @@ async fn streams_polls_and_appends_end_in_good_order(store: Store) {
     server.sigterm();
     let status = server.exit(Duration::from_secs(8)).await;
     assert_eq!(status.code(), Some(0), "{status}");
-    assert!(
-        begun.elapsed() < Duration::from_secs(6),
-        "{:?} for a drain of 3 s",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < Duration::from_secs(6), "{:?} for a drain of 3 s", begun.elapsed());
     for mut stream in streams {
         let bye = stream.told().await;
-        assert_eq!(
-            (bye.kind().as_str(), bye.json()),
-            ("bye", json!({"reason": "shutdown"}))
-        );
-        assert!(
-            (5_000..=15_000).contains(&bye.retry.expect("a bye says when to come back")),
-            "{bye:?}"
-        );
+        assert_eq!((bye.kind().as_str(), bye.json()), ("bye", json!({"reason": "shutdown"})));
+        assert!((5_000..=15_000).contains(&bye.retry.expect("a bye says when to come back")), "{bye:?}");
         stream.expect_end().await;
     }
     for poll in polls {
         let answer = poll.await.expect("a poll is answered");
-        assert!(
-            [200, 304, 503].contains(&answer.status()),
-            "{}",
-            answer.text()
-        );
+        assert!([200, 304, 503].contains(&answer.status()), "{}", answer.text());
     }
     let mut followed = following.await.expect("the follower ends");
-    assert_eq!(
-        followed.pop().map(|frame| frame.kind()).as_deref(),
-        Some("bye")
-    );
+    assert_eq!(followed.pop().map(|frame| frame.kind()).as_deref(), Some("bye"));
 
     server.restart().await;
     let log = busy.log().await;
@@ -95,16 +70,11 @@ async fn streams_polls_and_appends_end_in_good_order(store: Store) {
 async fn idle_server_ends_at_once(store: Store) {
     let server = store.serve(&["--drain-ms", "20000"]).await;
     server.tracked().await;
-    let kept = Connection::open(server.address())
-        .await
-        .expect("the server accepts");
+    let kept = Connection::open(server.address()).await.expect("the server accepts");
     let begun = Instant::now();
     server.sigterm();
     assert_eq!(server.exit(PATIENCE).await.code(), Some(0));
-    assert!(
-        begun.elapsed() < Duration::from_secs(10),
-        "nobody was there to be waited for"
-    );
+    assert!(begun.elapsed() < Duration::from_secs(10), "nobody was there to be waited for");
     drop(kept);
 }
 
@@ -114,19 +84,11 @@ async fn open_line_request_is_answered_with_what_was_stored(store: Store) {
     let mut stream = job.resume(2).await;
     let mut lines = job.open_lines().await;
     let line = json!({"type": "log", "data": {"message": "one"}}).to_string() + "\n";
-    lines
-        .write_chunk(line.as_bytes())
-        .await
-        .expect("the server reads");
+    lines.write_chunk(line.as_bytes()).await.expect("the server reads");
     stream.expect("log").await;
-    lines
-        .write_chunk(b"{\"type\":\"log\",")
-        .await
-        .expect("the server reads");
+    lines.write_chunk(b"{\"type\":\"log\",").await.expect("the server reads");
     server.sigterm();
-    let answer = within(PATIENCE, "the answer", lines.answer("POST"))
-        .await
-        .expect("an answer");
+    let answer = within(PATIENCE, "the answer", lines.answer("POST")).await.expect("an answer");
     assert_eq!(answer.problem(503, "shutting_down")["stored"], 1);
     assert_eq!(server.exit(PATIENCE).await.code(), Some(0));
     server.restart().await;

@@ -30,13 +30,8 @@ async fn median_delay(job: &Job, stream: &mut Stream) -> Duration {
 }
 
 async fn narrow_reader(job: &Job, cursor: u64) -> Stream {
-    let socket = Connection::narrow(job.server.address())
-        .await
-        .expect("the server accepts");
-    job.get("/events")
-        .header("Last-Event-ID", cursor.to_string())
-        .stream_over(socket)
-        .await
+    let socket = Connection::narrow(job.server.address()).await.expect("the server accepts");
+    job.get("/events").header("Last-Event-ID", cursor.to_string()).stream_over(socket).await
 }
 
 async fn stalled_reader_slows_nobody_and_is_complete_when_it_wakes(store: Store) {
@@ -71,27 +66,16 @@ async fn stalled_reader_slows_nobody_and_is_complete_when_it_wakes(store: Store)
     );
     while begun.elapsed() < STALL {
         let now = delay(&job, &mut awake).await;
-        assert!(
-            now < Duration::from_secs(3),
-            "an event took {now:?} beside stalled readers"
-        );
+        assert!(now < Duration::from_secs(3), "an event took {now:?} beside stalled readers");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let grown = server.resident().saturating_sub(resident) / MEGABYTE;
-    assert!(
-        grown < 64,
-        "ten stalled readers of a log of 10 MB cost {grown} MB"
-    );
+    assert!(grown < 64, "ten stalled readers of a log of 10 MB cost {grown} MB");
 
     let last = job.complete().await;
     let log = job.log().await;
     for mut reader in stalled {
-        let frames = within(
-            Duration::from_secs(60),
-            "the whole log",
-            reader.until_seq(last),
-        )
-        .await;
+        let frames = within(Duration::from_secs(60), "the whole log", reader.until_seq(last)).await;
         assert_covers(&frames, &log, head);
         reader.expect("end").await;
     }

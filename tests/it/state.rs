@@ -40,54 +40,24 @@ fn golden_logs_fold_to_their_documents() {
 async fn server_folds_the_golden_logs(store: Store) {
     let server = store.shared().await;
     let mut replayed = 0;
-    for case in golden()
-        .iter()
-        .filter(|case| case["state"]["tracked"] == true)
-    {
+    for case in golden().iter().filter(|case| case["state"]["tracked"] == true) {
         let job = server.tracked().await;
         for event in &log_of(case)[2..] {
             let mut data = event["data"].clone();
-            data.as_object_mut()
-                .expect("data is an object")
-                .remove("offset");
-            job.append(json!({"type": event["type"], "data": data}))
-                .await;
+            data.as_object_mut().expect("data is an object").remove("offset");
+            job.append(json!({"type": event["type"], "data": data})).await;
         }
         let state = assert_folds(&job).await;
-        for field in [
-            "state",
-            "terminal",
-            "seq",
-            "attempt",
-            "output",
-            "error",
-            "cancel_requested",
-        ] {
-            assert_eq!(
-                state[field], case["state"][field],
-                "{field} of {}",
-                case["name"]
-            );
+        for field in ["state", "terminal", "seq", "attempt", "output", "error", "cancel_requested"] {
+            assert_eq!(state[field], case["state"][field], "{field} of {}", case["name"]);
         }
-        assert_eq!(
-            plain(&state)["progress"],
-            plain(&case["state"])["progress"],
-            "{}",
-            case["name"]
-        );
+        assert_eq!(plain(&state)["progress"], plain(&case["state"])["progress"], "{}", case["name"]);
         for (field, value) in case["state"]["outcome"].as_object().into_iter().flatten() {
-            assert_eq!(
-                &state["outcome"][field], value,
-                "{field} of {}",
-                case["name"]
-            );
+            assert_eq!(&state["outcome"][field], value, "{field} of {}", case["name"]);
         }
         replayed += 1;
     }
-    assert!(
-        replayed >= 2,
-        "the golden logs have lost their tracked jobs"
-    );
+    assert!(replayed >= 2, "the golden logs have lost their tracked jobs");
 }
 
 fn any_event(random: &mut Random) -> Value {
@@ -113,27 +83,18 @@ async fn state_is_the_fold_of_the_log_after_every_event(store: Store) {
         json!({"type": "cancelled", "data": {"reason": "r"}}),
     ];
     for end in ends {
-        let job = server
-            .job(json!({"kind": "k", "tracked": true, "subject": "s", "meta": {"m": 1}}))
-            .await;
+        let job = server.job(json!({"kind": "k", "tracked": true, "subject": "s", "meta": {"m": 1}})).await;
         assert_folds(&job).await;
         let mut before = job.state().await;
         for step in 0..25 {
-            let events: Vec<Value> = (0..random.below(4) + 1)
-                .map(|_| any_event(&mut random))
-                .collect();
+            let events: Vec<Value> = (0..random.below(4) + 1).map(|_| any_event(&mut random)).collect();
             job.append(Value::from(events)).await;
             if step == 12 {
-                job.cancel(json!({"grace_ms": 60_000, "reason": "r"}))
-                    .await
-                    .expect(202);
+                job.cancel(json!({"grace_ms": 60_000, "reason": "r"})).await.expect(202);
             }
             let state = assert_folds(&job).await;
             let percent = state["progress"]["percent"].as_f64();
-            assert!(
-                percent >= before["progress"]["percent"].as_f64(),
-                "{percent:?} fell"
-            );
+            assert!(percent >= before["progress"]["percent"].as_f64(), "{percent:?} fell");
             before = state;
         }
         job.append(end).await;
@@ -145,10 +106,7 @@ async fn state_is_the_fold_of_the_log_after_every_event(store: Store) {
 
 async fn life_of_a_waiting_job_folds_too(store: Store) {
     let server = store.shared().await;
-    for spec in [
-        json!({"kind": "k", "priority": 3}),
-        json!({"kind": "k", "delay_ms": 3_600_000}),
-    ] {
+    for spec in [json!({"kind": "k", "priority": 3}), json!({"kind": "k", "delay_ms": 3_600_000})] {
         let job = server.job(spec).await;
         assert_folds(&job).await;
         for _ in 0..2 {
@@ -157,17 +115,13 @@ async fn life_of_a_waiting_job_folds_too(store: Store) {
             job.post("/retry").send().await.expect(202);
             assert_folds(&job).await;
         }
-        assert_eq!(
-            job.types().await,
-            ["queued", "cancelled", "requeued", "cancelled", "requeued"]
-        );
+        assert_eq!(job.types().await, ["queued", "cancelled", "requeued", "cancelled", "requeued"]);
     }
 }
 
 async fn heartbeat_changes_nothing(store: Store) {
     let job = store.shared().await.tracked().await;
-    job.append(json!({"type": "progress", "data": {"percent": 3}}))
-        .await;
+    job.append(json!({"type": "progress", "data": {"percent": 3}})).await;
     let mut stream = job.resume(3).await;
     stream.frame().await;
     job.untouched(async {

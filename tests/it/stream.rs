@@ -39,10 +39,7 @@ const LATER: RangeInclusive<u64> = 5000..=15000;
 async fn opening(stream: &mut Stream, kind: &str) -> Frame {
     let frame = stream.frame().await;
     assert_eq!(frame.kind(), kind, "{frame:?}");
-    assert!(
-        SOON.contains(&frame.retry.expect("the first frame begins with retry")),
-        "{frame:?}"
-    );
+    assert!(SOON.contains(&frame.retry.expect("the first frame begins with retry")), "{frame:?}");
     assert_eq!(frame.fields[0], "retry");
     frame
 }
@@ -54,9 +51,9 @@ async fn mixed(server: &Server) -> Job {
         for text in ["ab", "ab", "\n\n", " ", "ü😀"] {
             job.output(text).await;
         }
-        job.append(json!({"type": "progress", "data": {"percent": round * 10}}))
+        job.append(json!({"type": "progress", "data": {"percent": round * 10}})).await;
+        job.append(json!([{"type": "note.own", "data": {"n": round}}, {"type": "log", "data": {"message": "x"}}]))
             .await;
-        job.append(json!([{"type": "note.own", "data": {"n": round}}, {"type": "log", "data": {"message": "x"}}])).await;
     }
     job
 }
@@ -64,16 +61,9 @@ async fn mixed(server: &Server) -> Job {
 async fn headers_are_exact_and_leave_with_the_first_frame(store: Store) {
     let job = store.shared().await.tracked().await;
     let begun = Instant::now();
-    let mut stream = job
-        .get("/events")
-        .header("Accept-Encoding", "gzip, br, zstd, deflate")
-        .stream()
-        .await;
+    let mut stream = job.get("/events").header("Accept-Encoding", "gzip, br, zstd, deflate").stream().await;
     opening(&mut stream, "state").await;
-    assert!(
-        begun.elapsed() < Duration::from_secs(5),
-        "a silent job speaks at once"
-    );
+    assert!(begun.elapsed() < Duration::from_secs(5), "a silent job speaks at once");
     let headers = [
         ("content-type", Some("text/event-stream")),
         ("cache-control", Some("no-store, no-transform")),
@@ -90,26 +80,16 @@ async fn headers_are_exact_and_leave_with_the_first_frame(store: Store) {
 
 async fn fresh_stream_opens_with_the_state_then_goes_live(store: Store) {
     let job = store.shared().await.tracked().await;
-    job.append(json!({"type": "progress", "data": {"percent": 10}}))
-        .await;
+    job.append(json!({"type": "progress", "data": {"percent": 10}})).await;
     let mut stream = job.stream().await;
     let state = opening(&mut stream, "state").await;
     assert_eq!((state.seq(), state.json()), (3, job.state().await));
     assert_eq!(state.fields, ["retry", "id", "event", "data"]);
     let seq = job.note("live").await;
     let live = stream.told().await;
-    assert_eq!(
-        (live.kind().as_str(), live.seq(), live.retry),
-        ("log", seq, None)
-    );
+    assert_eq!((live.kind().as_str(), live.seq(), live.retry), ("log", seq, None));
     assert_eq!(Some(&live.json()), job.log().await.last());
-    let keys: Vec<String> = live
-        .json()
-        .as_object()
-        .expect("an event is an object")
-        .keys()
-        .cloned()
-        .collect();
+    let keys: Vec<String> = live.json().as_object().expect("an event is an object").keys().cloned().collect();
     assert_eq!(keys, ["at", "attempt", "data", "seq", "type"]);
 }
 
@@ -120,23 +100,14 @@ async fn opening_with_output_carries_its_id_on_the_output_frame(store: Store) {
     job.note("after").await;
     let mut stream = job.stream().await;
     let state = opening(&mut stream, "state").await;
-    assert_eq!(
-        state.id, None,
-        "a cut between the two must give a fresh opening"
-    );
+    assert_eq!(state.id, None, "a cut between the two must give a fresh opening");
     let output = stream.frame().await;
     assert_eq!((output.kind().as_str(), output.seq()), ("output", 5));
-    assert_eq!(
-        output.json(),
-        json!({"type": "output", "data": {"offset": 0, "text": "zwei Wörter"}})
-    );
+    assert_eq!(output.json(), json!({"type": "output", "data": {"offset": 0, "text": "zwei Wörter"}}));
     assert_eq!(state.json()["output"]["bytes"], "zwei Wörter".len());
     let seq = job.output("!").await;
     let live = stream.told().await;
-    assert_eq!(
-        (live.seq(), &live.json()["data"]),
-        (seq, &json!({"text": "!", "offset": 12}))
-    );
+    assert_eq!((live.seq(), &live.json()["data"]), (seq, &json!({"text": "!", "offset": 12})));
 }
 
 async fn opening_of_long_output_is_its_tail(store: Store) {
@@ -151,10 +122,7 @@ async fn opening_of_long_output_is_its_tail(store: Store) {
     let state = opening(&mut stream, "state").await.json();
     let frame = stream.frame().await;
     let opened = frame.json();
-    let (offset, tail) = (
-        number(&opened["data"]["offset"]) as usize,
-        text(&opened["data"]["text"]),
-    );
+    let (offset, tail) = (number(&opened["data"]["offset"]) as usize, text(&opened["data"]["text"]));
     assert_eq!(opened["data"]["truncated"], true);
     assert!(!tail.is_empty() && offset > 0);
     assert_eq!(&whole[offset..], tail);
@@ -190,10 +158,7 @@ async fn every_cursor_gets_exactly_what_came_after_it(store: Store) {
         frames.extend(stream.until_seq(last).await);
         assert_covers(frames, &log, head);
         assert_eq!(frames.len(), 2, "live events are never joined");
-        assert_eq!(
-            stream.expect("end").await.json(),
-            json!({"state": "completed"})
-        );
+        assert_eq!(stream.expect("end").await.json(), json!({"state": "completed"}));
         stream.expect_end().await;
     }
 }
@@ -211,15 +176,9 @@ async fn header_wins_over_query_and_an_empty_header_is_absent(store: Store) {
     ];
     for (query, header, expected) in table {
         let request = job.get(&format!("/events{query}"));
-        let request = header.map_or(request.clone(), |value| {
-            request.header("Last-Event-ID", value)
-        });
+        let request = header.map_or(request.clone(), |value| request.header("Last-Event-ID", value));
         let frame = request.stream().await.frame().await;
-        let got = if frame.is_log() {
-            frame.seq().to_string()
-        } else {
-            frame.kind()
-        };
+        let got = if frame.is_log() { frame.seq().to_string() } else { frame.kind() };
         assert_eq!(got, expected, "{query} {header:?}");
     }
 }
@@ -227,22 +186,9 @@ async fn header_wins_over_query_and_an_empty_header_is_absent(store: Store) {
 async fn unusable_cursor_gets_reset_then_state_then_live_events(store: Store) {
     let job = store.shared().await.tracked().await;
     let long = "9".repeat(5_000);
-    let mut table: Vec<(Vec<Vec<u8>>, &str)> = ["4", "999999999", "9007199254740991"]
-        .map(|ahead| (vec![ahead.into()], "ahead"))
-        .into();
-    let garbage = [
-        "abc",
-        "-1",
-        "+1",
-        "1.5",
-        "007",
-        "00",
-        "1e1",
-        "0x1",
-        "1 2",
-        "18446744073709551616",
-        &long,
-    ];
+    let mut table: Vec<(Vec<Vec<u8>>, &str)> =
+        ["4", "999999999", "9007199254740991"].map(|ahead| (vec![ahead.into()], "ahead")).into();
+    let garbage = ["abc", "-1", "+1", "1.5", "007", "00", "1e1", "0x1", "1 2", "18446744073709551616", &long];
     table.extend(garbage.map(|text| (vec![text.into()], "invalid")));
     table.extend([
         (vec!["9007199254740992".into()], "invalid"),
@@ -254,22 +200,13 @@ async fn unusable_cursor_gets_reset_then_state_then_live_events(store: Store) {
     ]);
     let mut streams = Vec::new();
     for (lines, reason) in table {
-        let request = lines.iter().fold(job.get("/events"), |request, line| {
-            request.header("Last-Event-ID", line)
-        });
+        let request = lines.iter().fold(job.get("/events"), |request, line| request.header("Last-Event-ID", line));
         let mut stream = request.stream().await;
         assert_eq!(stream.head.status, 200, "{lines:?}");
         let reset = opening(&mut stream, "reset").await;
-        assert_eq!(
-            (reset.json(), reset.id.clone()),
-            (json!({"reason": reason}), None),
-            "{lines:?}"
-        );
+        assert_eq!((reset.json(), reset.id.clone()), (json!({"reason": reason}), None), "{lines:?}");
         let state = stream.frame().await;
-        assert_eq!(
-            (state.kind().as_str(), state.seq(), state.retry),
-            ("state", 2, None)
-        );
+        assert_eq!((state.kind().as_str(), state.seq(), state.retry), ("state", 2, None));
         streams.push(stream);
     }
     let seq = job.note("live").await;
@@ -285,10 +222,7 @@ async fn cursor_too_far_behind_gets_reset(store: Store) {
     assert_eq!(job.resume(50).await.frame().await.seq(), 51);
     for cursor in [0, 49] {
         let mut stream = job.resume(cursor).await;
-        assert_eq!(
-            opening(&mut stream, "reset").await.json(),
-            json!({"reason": "too_far_behind"})
-        );
+        assert_eq!(opening(&mut stream, "reset").await.json(), json!({"reason": "too_far_behind"}));
         assert_eq!(stream.frame().await.seq(), 100);
     }
 }
@@ -327,10 +261,9 @@ async fn finished_job_is_told_from_any_cursor_and_then_ends(store: Store) {
         assert_eq!(stream.frame().await.json(), end);
         stream.expect_end().await;
     }
-    for request in [
-        job.get("/events").header("Last-Event-ID", last.to_string()),
-        job.get(&format!("/events?after={last}")),
-    ] {
+    for request in
+        [job.get("/events").header("Last-Event-ID", last.to_string()), job.get(&format!("/events?after={last}"))]
+    {
         let answer = request.header("Accept", "text/event-stream").send().await;
         answer.expect_empty(204);
         assert_eq!(answer.header("vary"), Some("Accept, Authorization, Cookie"));
@@ -343,18 +276,9 @@ async fn finished_job_is_told_from_any_cursor_and_then_ends(store: Store) {
 async fn live_end_closes_every_kind_of_job(store: Store) {
     let server = store.shared().await;
     let ends = [
-        (
-            json!({"type": "completed", "data": {"ok": false}}),
-            "completed",
-        ),
-        (
-            json!({"type": "failed", "data": {"code": "x", "message": "y"}}),
-            "failed",
-        ),
-        (
-            json!({"type": "cancelled", "data": {"reason": "r"}}),
-            "cancelled",
-        ),
+        (json!({"type": "completed", "data": {"ok": false}}), "completed"),
+        (json!({"type": "failed", "data": {"code": "x", "message": "y"}}), "failed"),
+        (json!({"type": "cancelled", "data": {"reason": "r"}}), "cancelled"),
     ];
     for (event, state) in ends {
         let job = server.tracked().await;
@@ -374,30 +298,18 @@ async fn unnamed_frames_carry_their_type_in_the_data(store: Store) {
     let mut fresh = job.get("/events?unnamed=1").stream().await;
     let mut resumed = job.get("/events?unnamed=1&after=3").stream().await;
     let mut reset = job.get("/events?unnamed=1&after=x").stream().await;
-    assert_eq!(
-        opening(&mut resumed, "ping").await.json(),
-        json!({"type": "ping", "seq": 3})
-    );
-    assert_eq!(
-        opening(&mut reset, "reset").await.json(),
-        json!({"type": "reset", "reason": "invalid"})
-    );
+    assert_eq!(opening(&mut resumed, "ping").await.json(), json!({"type": "ping", "seq": 3}));
+    assert_eq!(opening(&mut reset, "reset").await.json(), json!({"type": "reset", "reason": "invalid"}));
     let mut state = job.state().await;
     state["type"] = "state".into();
     assert_eq!(opening(&mut fresh, "state").await.json(), state);
-    assert_eq!(
-        fresh.frame().await.json(),
-        json!({"type": "output", "data": {"offset": 0, "text": "text"}})
-    );
+    assert_eq!(fresh.frame().await.json(), json!({"type": "output", "data": {"offset": 0, "text": "text"}}));
     let last = job.complete().await;
     for stream in [&mut fresh, &mut resumed, &mut reset] {
         let frames = stream.rest().await;
         let tail: Vec<Value> = frames.iter().rev().take(2).map(Frame::json).collect();
         assert_eq!(tail[0], json!({"type": "end", "state": "completed"}));
-        assert_eq!(
-            (&tail[1]["type"], &tail[1]["seq"]),
-            (&json!("completed"), &json!(last))
-        );
+        assert_eq!((&tail[1]["type"], &tail[1]["seq"]), (&json!("completed"), &json!(last)));
         assert!(!String::from_utf8_lossy(&stream.raw).contains("\nevent:"));
     }
 }
@@ -411,15 +323,9 @@ async fn silence_is_broken_by_pings_that_name_the_last_seq(store: Store) {
         for _ in 0..2 {
             let begun = Instant::now();
             let ping = stream.frame().await;
-            assert_eq!(
-                (ping.kind().as_str(), ping.json()),
-                ("ping", json!({"seq": seq}))
-            );
+            assert_eq!((ping.kind().as_str(), ping.json()), ("ping", json!({"seq": seq})));
             assert_eq!(ping.fields, ["event", "data"]);
-            assert!(
-                begun.elapsed() > Duration::from_millis(150),
-                "a ping comes after silence only"
-            );
+            assert!(begun.elapsed() > Duration::from_millis(150), "a ping comes after silence only");
         }
         job.note("x").await;
         assert_eq!(stream.told().await.seq(), seq + 1);
@@ -453,36 +359,20 @@ async fn old_stream_rotates_on_a_frame_boundary_and_loses_nothing(store: Store) 
     let (mut frames, mut cursor, mut rotations) = (Vec::new(), 0, 0);
     loop {
         let opened = Instant::now();
-        let mut stream = job
-            .get("/events")
-            .header("Last-Event-ID", cursor.to_string())
-            .stream()
-            .await;
+        let mut stream = job.get("/events").header("Last-Event-ID", cursor.to_string()).stream().await;
         if stream.head.status == 204 {
             break;
         }
         let part = stream.rest().await;
-        let Some((last, before)) = part.split_last() else {
-            panic!("a stream says why it ends")
-        };
+        let Some((last, before)) = part.split_last() else { panic!("a stream says why it ends") };
         frames.extend(before.iter().cloned());
-        cursor = frames
-            .iter()
-            .rev()
-            .find(|frame| frame.is_log())
-            .map_or(cursor, Frame::seq);
+        cursor = frames.iter().rev().find(|frame| frame.is_log()).map_or(cursor, Frame::seq);
         match last.kind().as_str() {
             "end" => break,
             "bye" => {
-                assert_eq!(
-                    (last.json(), last.id.clone()),
-                    (json!({"reason": "rotate"}), None)
-                );
+                assert_eq!((last.json(), last.id.clone()), (json!({"reason": "rotate"}), None));
                 assert!(SOON.contains(&last.retry.expect("a bye says when to come back")));
-                assert!(
-                    opened.elapsed() >= Duration::from_millis(590),
-                    "not younger than three quarters"
-                );
+                assert!(opened.elapsed() >= Duration::from_millis(590), "not younger than three quarters");
                 rotations += 1;
             }
             other => panic!("{other} at the end of a stream"),
@@ -501,33 +391,19 @@ async fn newcomer_over_the_cap_is_turned_away_and_the_established_stay(store: St
     second.expect("state").await;
     let mut third = job.stream().await;
     let bye = third.frame().await;
-    assert_eq!(
-        (bye.kind().as_str(), bye.json()),
-        ("bye", json!({"reason": "overloaded"}))
-    );
-    assert!(
-        LATER.contains(&bye.retry.expect("a bye says when to come back")),
-        "{bye:?}"
-    );
+    assert_eq!((bye.kind().as_str(), bye.json()), ("bye", json!({"reason": "overloaded"})));
+    assert!(LATER.contains(&bye.retry.expect("a bye says when to come back")), "{bye:?}");
     third.expect_end().await;
     let seq = job.note("x").await;
-    assert_eq!(
-        (first.told().await.seq(), second.told().await.seq()),
-        (seq, seq)
-    );
+    assert_eq!((first.told().await.seq(), second.told().await.seq()), (seq, seq));
     drop(second);
-    eventually(PATIENCE, "a free place", async || {
-        (job.stream().await.frame().await.kind() == "state").then_some(())
-    })
-    .await;
+    eventually(PATIENCE, "a free place", async || (job.stream().await.frame().await.kind() == "state").then_some(()))
+        .await;
 }
 
 async fn head_never_opens_a_stream(store: Store) {
     let job = store.shared().await.tracked().await;
-    let head = job
-        .server
-        .request("HEAD", &job.path("/events"))
-        .header("Accept", "text/event-stream");
+    let head = job.server.request("HEAD", &job.path("/events")).header("Accept", "text/event-stream");
     let answer = head.send().await;
     assert_eq!(answer.body, b"");
     assert_ne!(answer.header("content-type"), Some("text/event-stream"));
@@ -537,10 +413,7 @@ async fn head_never_opens_a_stream(store: Store) {
 async fn unknown_job_is_404_before_any_stream(store: Store) {
     let server = store.shared().await;
     let unknown = "/v1/jobs/0199a0b4-7c1e-7000-8000-000000000000/events";
-    for request in [
-        server.get(unknown),
-        server.get(unknown).header("Last-Event-ID", "5"),
-    ] {
+    for request in [server.get(unknown), server.get(unknown).header("Last-Event-ID", "5")] {
         let answer = request.header("Accept", "text/event-stream").send().await;
         answer.problem(404, "job_not_found");
         assert_eq!(answer.header("vary"), Some("Accept, Authorization, Cookie"));
@@ -551,24 +424,12 @@ async fn only_a_request_for_event_stream_gets_one(store: Store) {
     let job = store.shared().await.tracked().await;
     for accept in ["*/*", "application/json", "text/html", "text/*"] {
         let answer = job.get("/events").header("Accept", accept).send().await;
-        assert_eq!(
-            (answer.status(), answer.header("content-type")),
-            (200, Some("application/json")),
-            "{accept}"
-        );
+        assert_eq!((answer.status(), answer.header("content-type")), (200, Some("application/json")), "{accept}");
     }
-    for accept in [
-        "text/event-stream",
-        "Text/Event-Stream",
-        "text/event-stream, */*;q=0.1",
-        "text/event-stream;q=0.9",
-    ] {
+    for accept in ["text/event-stream", "Text/Event-Stream", "text/event-stream, */*;q=0.1", "text/event-stream;q=0.9"]
+    {
         let stream = job.get("/events").header("Accept", accept).stream().await;
-        assert_eq!(
-            stream.head.header("content-type"),
-            Some("text/event-stream"),
-            "{accept}"
-        );
+        assert_eq!(stream.head.header("content-type"), Some("text/event-stream"), "{accept}");
     }
 }
 
@@ -584,10 +445,7 @@ async fn what_was_streamed_can_be_read(store: Store) {
     for _ in 0..200 {
         let seen = stream.told().await.seq();
         let read = number(&job.state().await["seq"]);
-        assert!(
-            read >= seen,
-            "streamed {seen}, but the state is still at {read}"
-        );
+        assert!(read >= seen, "streamed {seen}, but the state is still at {read}");
     }
     posting.await.expect("the poster ends");
 }
@@ -606,11 +464,7 @@ async fn vanished_readers_leave_nothing_behind(store: Store) {
         }
     }
     for _ in 0..3 {
-        job.note("so that a write meets whoever is still thought to be there")
-            .await;
+        job.note("so that a write meets whoever is still thought to be there").await;
     }
-    eventually(PATIENCE, "every socket is closed", async || {
-        (server.descriptors() <= before + 3).then_some(())
-    })
-    .await;
+    eventually(PATIENCE, "every socket is closed", async || (server.descriptors() <= before + 3).then_some(())).await;
 }

@@ -52,9 +52,7 @@ fn hostile() -> Vec<String> {
 
 fn texts(log: &[Value], kind: &str, field: &str) -> Vec<String> {
     let of_kind = log.iter().filter(|event| event["type"] == kind);
-    of_kind
-        .map(|event| text(&event["data"][field]).to_owned())
-        .collect()
+    of_kind.map(|event| text(&event["data"][field]).to_owned()).collect()
 }
 
 async fn hostile_text_arrives_byte_equal_everywhere(store: Store) {
@@ -69,20 +67,14 @@ async fn hostile_text_arrives_byte_equal_everywhere(store: Store) {
         ]))
         .await;
     }
-    let last = job
-        .append(json!({"type": "completed", "data": {"note": posted[9]}}))
-        .await;
+    let last = job.append(json!({"type": "completed", "data": {"note": posted[9]}})).await;
     assert_eq!(last as usize, 2 + 3 * posted.len() + 1);
     let log = job.log().await;
     for (kind, field) in [("log", "message"), ("output", "text"), ("own", "text")] {
         assert_eq!(texts(&log, kind, field), posted, "{kind} in the log");
     }
     let seen = live.rest().await;
-    assert_eq!(
-        seen.len() as u64,
-        last - 2 + 1,
-        "as many frames as events, and the end"
-    );
+    assert_eq!(seen.len() as u64, last - 2 + 1, "as many frames as events, and the end");
     assert_covers(&seen, &log, 2);
     for cursor in [0, 2, 17, last - 3] {
         assert_covers(&job.resume(cursor).await.rest().await, &log, cursor);
@@ -116,70 +108,37 @@ async fn nul_and_lone_surrogates_become_replacement_characters(store: Store) {
         );
         job.append_raw(body).await.expect(200);
         let log = job.log().await;
-        let [said, progress, output] = &log[log.len() - 3..] else {
-            panic!("three events")
-        };
-        assert_eq!(
-            said["data"],
-            json!({"message": stored, "fields": {format!("k{stored}"): [stored]}}),
-            "{escaped}"
-        );
+        let [said, progress, output] = &log[log.len() - 3..] else { panic!("three events") };
+        assert_eq!(said["data"], json!({"message": stored, "fields": {format!("k{stored}"): [stored]}}), "{escaped}");
         assert_eq!(progress["data"]["message"], stored);
-        assert_eq!(
-            output["data"],
-            json!({"text": stored, "offset": offset}),
-            "the offset counts what is stored"
-        );
+        assert_eq!(output["data"], json!({"text": stored, "offset": offset}), "the offset counts what is stored");
         offset += stored.len();
         assert_eq!(job.state().await["progress"]["message"], stored);
     }
     assert_eq!(job.state().await["output"]["bytes"], offset);
     job.output("\u{fffd}").await;
     for half in [r"\ud83d", r"\ude00"] {
-        job.append_raw(format!(r#"{{"type":"output","data":{{"text":"{half}"}}}}"#))
-            .await
-            .expect(200);
+        job.append_raw(format!(r#"{{"type":"output","data":{{"text":"{half}"}}}}"#)).await.expect(200);
     }
     let whole = job.get("/output").send().await.text();
-    assert!(
-        whole.ends_with("\u{fffd}\u{fffd}\u{fffd}"),
-        "an emoji cut in two halves is two replacements"
-    );
+    assert!(whole.ends_with("\u{fffd}\u{fffd}\u{fffd}"), "an emoji cut in two halves is two replacements");
     let lines = "{\"type\":\"output\",\"data\":{\"text\":\"\\u0000\\ud800\"}}\n";
     job.post("/events").ndjson(lines).send().await.expect(200);
-    assert_eq!(
-        job.log().await.pop().expect("stored")["data"]["text"],
-        "\u{fffd}\u{fffd}"
-    );
+    assert_eq!(job.log().await.pop().expect("stored")["data"]["text"], "\u{fffd}\u{fffd}");
 }
 
 async fn failure_with_nul_and_surrogates_can_be_stored(store: Store) {
     let server = store.shared().await;
     for (end, field) in [
-        (
-            r#"{"type":"failed","data":{"code":"x","message":"a\u0000\ud800","details":{"\u0000":"\udfff"}}}"#,
-            "error",
-        ),
-        (
-            r#"{"type":"completed","data":{"note":"a\u0000\ud800","data":{"\u0000":"\udfff"}}}"#,
-            "outcome",
-        ),
-        (
-            r#"{"type":"cancelled","data":{"reason":"a\u0000\ud800"}}"#,
-            "error",
-        ),
+        (r#"{"type":"failed","data":{"code":"x","message":"a\u0000\ud800","details":{"\u0000":"\udfff"}}}"#, "error"),
+        (r#"{"type":"completed","data":{"note":"a\u0000\ud800","data":{"\u0000":"\udfff"}}}"#, "outcome"),
+        (r#"{"type":"cancelled","data":{"reason":"a\u0000\ud800"}}"#, "error"),
     ] {
         let job = server.tracked().await;
         let mut stream = job.resume(2).await;
         job.append_raw(end).await.expect(200);
         assert_eq!(job.state().await["terminal"], true, "{field}");
-        assert!(
-            stream
-                .told()
-                .await
-                .data
-                .is_some_and(|data| data.contains("a\u{fffd}\u{fffd}"))
-        );
+        assert!(stream.told().await.data.is_some_and(|data| data.contains("a\u{fffd}\u{fffd}")));
         assert_eq!(stream.told().await.kind(), "end");
     }
 }
@@ -192,18 +151,12 @@ async fn sizes_around_the_limit_arrive_byte_equal(store: Store) {
     for bytes in [7_990, 8_000, 8_001, 65_535, 65_536] {
         let event = json!({"type": "log", "data": {"message": "x".repeat(bytes - around)}});
         job.append(event.clone()).await;
-        assert_eq!(
-            live.told().await.json()["data"],
-            event["data"],
-            "{bytes} bytes"
-        );
+        assert_eq!(live.told().await.json()["data"], event["data"], "{bytes} bytes");
         posted += 1;
     }
     for bytes in [65_537, 100_000, 1_000_000] {
         let event = json!({"type": "log", "data": {"message": "x".repeat(bytes - around)}});
-        job.untouched(job.try_append(&event))
-            .await
-            .problem(413, "payload_too_large");
+        job.untouched(job.try_append(&event)).await.problem(413, "payload_too_large");
     }
     let last = job.note("still usable").await;
     assert_eq!(live.told().await.seq(), last);
@@ -234,21 +187,13 @@ async fn resumed_text_is_never_lost_or_doubled(store: Store) {
             let frame = stream.told().await;
             if frame.kind() == "output" {
                 let data = frame.json()["data"].clone();
-                assert_eq!(
-                    number(&data["offset"]) as usize,
-                    shown.len(),
-                    "text was lost or doubled"
-                );
+                assert_eq!(number(&data["offset"]) as usize, shown.len(), "text was lost or doubled");
                 shown += text(&data["text"]);
             }
             if frame.kind() == "end" {
                 break 'connections;
             }
-            cursor = frame
-                .id
-                .as_deref()
-                .map(|id| id.parse().expect("an id is a seq"))
-                .or(cursor);
+            cursor = frame.id.as_deref().map(|id| id.parse().expect("an id is a seq")).or(cursor);
         }
     }
     assert_eq!(shown, posting.await.expect("the poster ends"));

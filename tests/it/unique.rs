@@ -18,9 +18,7 @@ on_both_stores!(
 
 fn spec(key: &str, more: Value) -> Value {
     let mut spec = json!({"kind": "k", "unique_key": key});
-    spec.as_object_mut()
-        .expect("an object")
-        .extend(more.as_object().expect("an object").clone());
+    spec.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
     spec
 }
 
@@ -35,10 +33,7 @@ async fn second_enqueue_answers_with_the_live_job(store: Store) {
         let job = server.job(spec(&key, more.clone())).await;
         let answer = server.enqueue(&spec(&key, more)).await;
         let again = answer.expect(200);
-        assert_eq!(
-            (&again["job"], &again["created"]),
-            (&job.state().await, &json!(false))
-        );
+        assert_eq!((&again["job"], &again["created"]), (&job.state().await, &json!(false)));
         assert_eq!(answer.header("location"), Some(&*job.path("")));
         assert_eq!(text(&again["urls"]["job"]), job.path(""));
     }
@@ -58,9 +53,7 @@ async fn fifty_enqueues_make_one_live_job(store: Store) {
     for caller in callers {
         let answer = caller.await.expect("answered");
         created += usize::from(answer.status() == 202);
-        ids.insert(
-            answer.expect(if answer.status() == 202 { 202 } else { 200 })["job"]["id"].clone(),
-        );
+        ids.insert(answer.expect(if answer.status() == 202 { 202 } else { 200 })["job"]["id"].clone());
     }
     assert_eq!((ids.len(), created), (1, 1));
 }
@@ -80,26 +73,14 @@ async fn replace_ends_the_live_job_in_the_same_step(store: Store) {
     let server = store.shared().await;
     let key = unique("key");
     let first = server.enqueue(&replacing(&key)).await.expect(202);
-    assert_eq!(
-        (first.get("replaced"), &first["created"]),
-        (None, &json!(true))
-    );
+    assert_eq!((first.get("replaced"), &first["created"]), (None, &json!(true)));
     let old = Job::new(&server, text(&first["job"]["id"]));
     let second = server.enqueue(&replacing(&key)).await.expect(202);
-    assert_eq!(
-        (&second["replaced"], &second["created"]),
-        (&json!(old.id), &json!(true))
-    );
+    assert_eq!((&second["replaced"], &second["created"]), (&json!(old.id), &json!(true)));
     assert_ne!(second["job"]["id"], old.id);
     let log = old.log().await;
     let (kind, data) = pairs(&log)[1];
-    assert_eq!(
-        (kind, data),
-        (
-            "cancelled",
-            &json!({"reason": "replaced", "replaced_by": second["job"]["id"]})
-        )
-    );
+    assert_eq!((kind, data), ("cancelled", &json!({"reason": "replaced", "replaced_by": second["job"]["id"]})));
     assert_eq!(old.state().await["state"], "cancelled");
 }
 
@@ -111,22 +92,11 @@ async fn replace_ends_a_running_job_too(store: Store) {
     let parked = tokio::spawn(old.get("?wait=20&after=2").send());
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     server.enqueue(&replacing(&key)).await.expect(202);
-    assert_eq!(
-        stream.expect("cancelled").await.json()["data"]["reason"],
-        "replaced"
-    );
-    assert_eq!(
-        stream.expect("end").await.json(),
-        json!({"state": "cancelled"})
-    );
-    assert_eq!(
-        parked.await.expect("answered").expect(200)["state"],
-        "cancelled"
-    );
+    assert_eq!(stream.expect("cancelled").await.json()["data"]["reason"], "replaced");
+    assert_eq!(stream.expect("end").await.json(), json!({"state": "cancelled"}));
+    assert_eq!(parked.await.expect("answered").expect(200)["state"], "cancelled");
     old.untouched(async {
-        old.try_append(&json!({"type": "completed", "data": {}}))
-            .await
-            .problem(409, "job_terminal");
+        old.try_append(&json!({"type": "completed", "data": {}})).await.problem(409, "job_terminal");
     })
     .await;
 }
@@ -134,10 +104,7 @@ async fn replace_ends_a_running_job_too(store: Store) {
 async fn many_replaces_leave_one_live_job(store: Store) {
     let server = store.shared().await;
     let (key, queue) = (unique("key"), server.own_queue());
-    let spec = spec(
-        &key,
-        json!({"unique_on_conflict": "replace", "queue": queue}),
-    );
+    let spec = spec(&key, json!({"unique_on_conflict": "replace", "queue": queue}));
     let callers: Vec<_> = (0..30)
         .map(|_| {
             let (server, spec) = (server.clone(), spec.clone());
@@ -151,18 +118,9 @@ async fn many_replaces_leave_one_live_job(store: Store) {
         }
     }
     assert_eq!(replaced.len(), 29);
-    assert_eq!(
-        server
-            .list(&format!("queue={queue}&active=true"))
-            .await
-            .len(),
-        1
-    );
+    assert_eq!(server.list(&format!("queue={queue}&active=true")).await.len(), 1);
     for ended in server.list(&format!("queue={queue}&state=cancelled")).await {
-        assert_eq!(
-            Job::new(&server, text(&ended["id"])).types().await,
-            ["queued", "cancelled"]
-        );
+        assert_eq!(Job::new(&server, text(&ended["id"])).types().await, ["queued", "cancelled"]);
     }
 }
 
@@ -170,29 +128,15 @@ async fn retry_names_the_live_job_that_is_in_its_way(store: Store) {
     let server = store.shared().await;
     let key = unique("key");
     let old = server.job(spec(&key, json!({}))).await;
-    old.untouched(old.post("/retry").send())
-        .await
-        .problem(409, "not_retryable");
+    old.untouched(old.post("/retry").send()).await.problem(409, "not_retryable");
     old.cancel(json!({})).await.expect(202);
     let live = server.job(spec(&key, json!({}))).await;
-    let refusal = old
-        .untouched(old.post("/retry").send())
-        .await
-        .problem(409, "unique_conflict");
+    let refusal = old.untouched(old.post("/retry").send()).await.problem(409, "unique_conflict");
     assert_eq!(refusal["job"], live.id);
     live.cancel(json!({})).await.expect(202);
     let state = old.post("/retry").send().await.expect(202);
-    assert_eq!(
-        (&state["state"], &state["seq"], &state["attempt"]),
-        (&json!("queued"), &json!(3), &json!(0))
-    );
-    assert_eq!(
-        (&state["finished_at"], &state["id"]),
-        (&Value::Null, &json!(old.id))
-    );
+    assert_eq!((&state["state"], &state["seq"], &state["attempt"]), (&json!("queued"), &json!(3), &json!(0)));
+    assert_eq!((&state["finished_at"], &state["id"]), (&Value::Null, &json!(old.id)));
     assert_eq!(old.types().await, ["queued", "cancelled", "requeued"]);
-    assert_eq!(
-        server.enqueue(&spec(&key, json!({}))).await.expect(200)["job"]["id"],
-        old.id
-    );
+    assert_eq!(server.enqueue(&spec(&key, json!({}))).await.expect(200)["job"]["id"], old.id);
 }

@@ -221,40 +221,39 @@ impl<'a> Fold<'a> {
         idempotency: Option<&Idempotency>,
         keep_before_refused: bool,
     ) -> Outcome {
+        let remembered = self.remembered(idempotency);
         let now = self.now;
-        if !self.entries.contains_key(&id) {
+        let Some(entry) = self.entries.get_mut(&id) else {
             return refuse(id, Refusal::JobNotFound);
-        }
-        match self.remembered(idempotency) {
+        };
+        let record = &entry.step.record;
+        let mut appended = Appended {
+            seq: record.job.seq,
+            stored: events.len(),
+            cancel_requested: record.job.cancel_requested,
+            silence_ms: record.policy.timeout_ms,
+            refused: None,
+        };
+        match remembered {
             Some(Err(refusal)) => return refuse(id, refusal),
             Some(Ok(answer)) => {
-                let seq = serde_json::from_str(answer.as_str()).unwrap_or(0);
-                let cancel_requested = self.entries[&id].step.record.job.cancel_requested;
-                return Outcome::Appended(id, Appended { seq, stored: events.len(), cancel_requested, refused: None });
+                appended.seq = serde_json::from_str(answer.as_str()).unwrap_or(appended.seq);
+                return Outcome::Appended(id, appended);
             }
             None => {}
-        }
-        let entry = self.entries.get_mut(&id).expect("it was just seen");
-        let record = &entry.step.record;
-        if record.job.state.is_terminal() {
-            return match record.ending {
-                Some(ending) if ending.body_hash == body_hash && events.last().is_some_and(|e| e.kind.ends_run()) => {
-                    let cancel_requested = record.job.cancel_requested;
-                    Outcome::Appended(
-                        id,
-                        Appended { seq: record.job.seq, stored: events.len(), cancel_requested, refused: None },
-                    )
-                }
-                _ if !record.job.tracked => refuse(id, Refusal::LeaseLost),
-                Some(_) | None => refuse(id, Refusal::JobTerminal(record.job.state)),
-            };
         }
         if !record.job.tracked {
             return refuse(id, Refusal::LeaseLost);
         }
+        if record.job.state.is_terminal() {
+            let is_repeated = record.ending.is_some_and(|ending| ending.body_hash == body_hash);
+            return match is_repeated && events.last().is_some_and(|event| event.kind.ends_run()) {
+                true => Outcome::Appended(id, appended),
+                false => refuse(id, Refusal::JobTerminal(record.job.state)),
+            };
+        }
         let before = (record.clone(), entry.step.events.len(), entry.step.result.clone());
-        let at = now.max(before.0.job.updated_at);
-        let mut appended = Appended { seq: 0, stored: events.len(), cancel_requested: false, refused: None };
+        let at = now.max(record.job.updated_at);
         if let Err((index, refusal)) = rules::append(&mut entry.step, events, body_hash, at, self.limits) {
             if !keep_before_refused {
                 entry.step.record = before.0;
@@ -265,7 +264,7 @@ impl<'a> Fold<'a> {
             appended.stored = index;
             appended.refused = Some(refusal);
         }
-        entry.lease.renew_ms = entry.step.record.policy.timeout_ms.or(entry.lease.renew_ms);
+        entry.lease.renew_ms = appended.silence_ms.or(entry.lease.renew_ms);
         entry.close_if_ended();
         appended.seq = entry.step.record.job.seq;
         appended.cancel_requested = entry.step.record.job.cancel_requested;

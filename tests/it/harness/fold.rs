@@ -27,16 +27,7 @@ fn apply(state: &mut Value, event: &Value) {
     let kind = text(&event["type"]);
     match kind {
         "queued" => {
-            for field in [
-                "queue",
-                "kind",
-                "subject",
-                "priority",
-                "max_attempts",
-                "tracked",
-                "run_at",
-                "meta",
-            ] {
+            for field in ["queue", "kind", "subject", "priority", "max_attempts", "tracked", "run_at", "meta"] {
                 state[field] = data[field].clone();
             }
             state["created_at"] = at.clone();
@@ -45,27 +36,18 @@ fn apply(state: &mut Value, event: &Value) {
             state["state"] = if waits { "scheduled" } else { "queued" }.into();
         }
         "started" => {
-            set(
-                state,
-                json!({"state": "running", "progress": null, "output": {"bytes": 0}, "error": null}),
-            );
+            set(state, json!({"state": "running", "progress": null, "output": {"bytes": 0}, "error": null}));
             state["worker"] = data["worker"].clone();
             state["started_at"] = at.clone();
         }
         "progress" => apply_progress(state, data),
         "output" => {
-            assert_eq!(
-                data["offset"], state["output"]["bytes"],
-                "the offset is where the run's output ended"
-            );
+            assert_eq!(data["offset"], state["output"]["bytes"], "the offset is where the run's output ended");
             let bytes = number(&state["output"]["bytes"]) + text(&data["text"]).len() as u64;
             state["output"] = json!({"bytes": bytes});
         }
         "retrying" => {
-            set(
-                state,
-                json!({"state": "retrying", "worker": null, "error": data["error"], "run_at": data["run_at"]}),
-            );
+            set(state, json!({"state": "retrying", "worker": null, "error": data["error"], "run_at": data["run_at"]}));
         }
         "released" => {
             let delay = data["delay_ms"].as_i64().unwrap_or(0);
@@ -80,33 +62,18 @@ fn apply(state: &mut Value, event: &Value) {
             match kind {
                 "completed" => state["outcome"] = data.clone(),
                 "failed" => state["error"] = data.clone(),
-                "cancelled" if data.get("error").is_some() => {
-                    state["error"] = data["error"].clone()
-                }
+                "cancelled" if data.get("error").is_some() => state["error"] = data["error"].clone(),
                 _ => {}
             }
         }
         "requeued" => {
-            let cleared = [
-                "error",
-                "outcome",
-                "started_at",
-                "finished_at",
-                "worker",
-                "progress",
-            ];
+            let cleared = ["error", "outcome", "started_at", "finished_at", "worker", "progress"];
             cleared.iter().for_each(|field| state[field] = Value::Null);
-            set(
-                state,
-                json!({"state": "queued", "cancel_requested": false, "output": {"bytes": 0}, "run_at": at}),
-            );
+            set(state, json!({"state": "queued", "cancel_requested": false, "output": {"bytes": 0}, "run_at": at}));
         }
         _ => {}
     }
-    set(
-        state,
-        json!({"seq": event["seq"], "attempt": event["attempt"], "updated_at": at}),
-    );
+    set(state, json!({"seq": event["seq"], "attempt": event["attempt"], "updated_at": at}));
 }
 
 /// So many milliseconds after an instant, written as the gateway writes it.
@@ -131,9 +98,7 @@ fn apply_progress(state: &mut Value, data: &Value) {
         }
     }
     let pair = data["current"].as_f64().zip(data["total"].as_f64());
-    let said = data["percent"]
-        .as_f64()
-        .or(pair.map(|(current, total)| 100.0 * current / total));
+    let said = data["percent"].as_f64().or(pair.map(|(current, total)| 100.0 * current / total));
     if let Some(percent) = said.into_iter().chain(shown).reduce(f64::max) {
         state["progress"]["percent"] = percent.into();
     }
@@ -146,8 +111,7 @@ pub fn plain(value: &Value) -> Value {
         Value::Number(number) => json!(number.as_f64()),
         Value::Array(items) => items.iter().map(plain).collect(),
         Value::Object(fields) => {
-            let mut fields: serde_json::Map<_, _> =
-                fields.iter().map(|(k, v)| (k.clone(), plain(v))).collect();
+            let mut fields: serde_json::Map<_, _> = fields.iter().map(|(k, v)| (k.clone(), plain(v))).collect();
             if let Some(Value::Object(progress)) = fields.get_mut("progress") {
                 progress.retain(|_, value| !value.is_null());
             }
@@ -165,9 +129,7 @@ fn set(state: &mut Value, fields: Value) {
 
 /// The first seq that a log frame covers: replay may join neighbouring output.
 fn from_seq(event: &Value) -> u64 {
-    event
-        .get("from_seq")
-        .map_or_else(|| number(&event["seq"]), number)
+    event.get("from_seq").map_or_else(|| number(&event["seq"]), number)
 }
 
 /// The frames cover exactly `log[after..]`: each entry once, in order, the text as it was stored.
@@ -177,11 +139,7 @@ pub fn assert_covers(frames: &[Frame], log: &[Value], after: u64) {
     for frame in frames.iter().filter(|frame| frame.is_log()) {
         let seen = frame.json();
         let (from, to) = (from_seq(&seen), number(&seen["seq"]));
-        assert_eq!(
-            (from, to),
-            (next, frame.seq()),
-            "a hole, a duplicate or a wrong id at {seen}"
-        );
+        assert_eq!((from, to), (next, frame.seq()), "a hole, a duplicate or a wrong id at {seen}");
         let stored = &log[from as usize - 1..to as usize];
         match stored {
             [one] => assert_eq!(&seen, one),
@@ -190,22 +148,13 @@ pub fn assert_covers(frames: &[Frame], log: &[Value], after: u64) {
         assert_eq!(frame.kind(), text(&seen["type"]));
         next = to + 1;
     }
-    assert_eq!(
-        next,
-        log.len() as u64 + 1,
-        "the reader did not see the end of the log"
-    );
+    assert_eq!(next, log.len() as u64 + 1, "the reader did not see the end of the log");
 }
 
 /// What section 3.2 makes of neighbouring output events.
 fn joined(events: &[Value]) -> Value {
     let (first, last) = (&events[0], &events[events.len() - 1]);
-    assert!(
-        events
-            .iter()
-            .all(|e| e["type"] == "output" && e["attempt"] == last["attempt"]),
-        "joined: {events:?}"
-    );
+    assert!(events.iter().all(|e| e["type"] == "output" && e["attempt"] == last["attempt"]), "joined: {events:?}");
     let mut whole = last.clone();
     let texts = events.iter().map(|event| text(&event["data"]["text"]));
     whole["data"]["text"] = texts.collect::<String>().into();

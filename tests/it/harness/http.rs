@@ -25,31 +25,21 @@ pub struct Request {
 impl Request {
     pub fn new(address: SocketAddr, method: &str, path: &str) -> Self {
         let (method, path) = (method.to_owned(), path.to_owned());
-        Self {
-            address,
-            method,
-            path,
-            headers: Vec::new(),
-            body: None,
-            patience: PATIENCE,
-        }
+        Self { address, method, path, headers: Vec::new(), body: None, patience: PATIENCE }
     }
 
     /// Adds one header line; the same name twice makes two lines.
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
-        self.headers
-            .push((name.to_owned(), value.as_ref().to_vec()));
+        self.headers.push((name.to_owned(), value.as_ref().to_vec()));
         self
     }
 
     pub fn json(self, value: &Value) -> Self {
-        self.header("Content-Type", "application/json")
-            .body(value.to_string())
+        self.header("Content-Type", "application/json").body(value.to_string())
     }
 
     pub fn ndjson(self, body: impl Into<Vec<u8>>) -> Self {
-        self.header("Content-Type", "application/x-ndjson")
-            .body(body)
+        self.header("Content-Type", "application/x-ndjson").body(body)
     }
 
     pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
@@ -60,11 +50,7 @@ impl Request {
     /// The head as it goes over the wire.
     pub fn head(&self) -> Vec<u8> {
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.path).into_bytes();
-        if !self
-            .headers
-            .iter()
-            .any(|(name, _)| name.eq_ignore_ascii_case("host"))
-        {
+        if !self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
             head.extend(format!("Host: {}\r\n", self.address).bytes());
         }
         if let Some(body) = &self.body {
@@ -79,41 +65,31 @@ impl Request {
 
     pub async fn send(self) -> Answer {
         let what = format!("an answer to {} {}", self.method, self.path);
-        within(self.patience, &what, self.try_send())
-            .await
-            .unwrap_or_else(|error| panic!("{what}: {error}"))
+        within(self.patience, &what, self.try_send()).await.unwrap_or_else(|error| panic!("{what}: {error}"))
     }
 
     /// For tests which cut connections: the error is an answer too.
     pub async fn try_send(&self) -> io::Result<Answer> {
         let mut connection = Connection::open(self.address).await?;
-        self.clone()
-            .header("Connection", "close")
-            .send_over(&mut connection)
-            .await
+        self.clone().header("Connection", "close").send_over(&mut connection).await
     }
 
     /// Sends over a connection that is kept.
     pub async fn send_over(&self, connection: &mut Connection) -> io::Result<Answer> {
-        connection
-            .write(&[self.head(), self.body.clone().unwrap_or_default()].concat())
-            .await?;
+        connection.write(&[self.head(), self.body.clone().unwrap_or_default()].concat()).await?;
         connection.answer(&self.method).await
     }
 
     /// Opens an event stream; the test looks at its status itself.
     pub async fn stream(self) -> Stream {
         let connection = Connection::open(self.address).await;
-        self.stream_over(connection.expect("the server accepts connections"))
-            .await
+        self.stream_over(connection.expect("the server accepts connections")).await
     }
 
     /// Opens an event stream over a connection that the caller has prepared.
     pub async fn stream_over(self, connection: Connection) -> Stream {
         let what = format!("the head of {}", self.path);
-        within(PATIENCE, &what, self.try_stream_over(connection))
-            .await
-            .unwrap_or_else(|e| panic!("{what}: {e}"))
+        within(PATIENCE, &what, self.try_stream_over(connection)).await.unwrap_or_else(|e| panic!("{what}: {e}"))
     }
 
     pub async fn try_stream(self) -> io::Result<Stream> {
@@ -142,16 +118,9 @@ pub struct Head {
 impl Head {
     /// The only line of that name, `None` if there is none.
     pub fn header(&self, name: &str) -> Option<&str> {
-        let mut lines = self
-            .headers
-            .iter()
-            .filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        let mut lines = self.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
         let first = lines.next().map(|(_, value)| value.as_str());
-        assert!(
-            lines.next().is_none(),
-            "{name} stands twice in {:?}",
-            self.headers
-        );
+        assert!(lines.next().is_none(), "{name} stands twice in {:?}", self.headers);
         first
     }
 }
@@ -202,16 +171,8 @@ impl Answer {
     #[track_caller]
     pub fn problem(&self, status: u16, code: &str) -> Value {
         let problem = self.expect(status);
-        assert_eq!(
-            self.header("content-type"),
-            Some("application/problem+json"),
-            "{problem}"
-        );
-        assert_eq!(
-            self.header("etag"),
-            None,
-            "an error is no version of anything"
-        );
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{problem}");
+        assert_eq!(self.header("etag"), None, "an error is no version of anything");
         super::job::assert_problem(&problem, status, code);
         problem
     }
@@ -246,10 +207,7 @@ impl Connection {
     async fn from_socket(socket: TcpSocket, address: SocketAddr) -> io::Result<Self> {
         let socket = socket.connect(address).await?;
         socket.set_nodelay(true)?;
-        Ok(Self {
-            socket,
-            unread: Vec::new(),
-        })
+        Ok(Self { socket, unread: Vec::new() })
     }
 
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -284,15 +242,9 @@ impl Connection {
         let text = String::from_utf8(head).map_err(|_| invalid("a head that is no UTF-8"))?;
         let mut lines = text.trim_end().split("\r\n");
         let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 "));
-        let status = status
-            .and_then(|rest| rest.get(..3)?.parse().ok())
-            .ok_or_else(|| invalid("no status line"))?;
+        let status = status.and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(|| invalid("no status line"))?;
         let headers = lines
-            .map(|line| {
-                line.split_once(": ")
-                    .or_else(|| line.split_once(':'))
-                    .unwrap_or((line, ""))
-            })
+            .map(|line| line.split_once(": ").or_else(|| line.split_once(':')).unwrap_or((line, "")))
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
         Ok(Head { status, headers })
@@ -307,10 +259,7 @@ impl Connection {
                 Framing::Chunked { left: 0, first } => {
                     let lead = if *first { "" } else { "\r\n" };
                     let size = self.read_chunk_size(lead).await?;
-                    *framing = Framing::Chunked {
-                        left: size,
-                        first: false,
-                    };
+                    *framing = Framing::Chunked { left: size, first: false };
                     if size == 0 {
                         self.read_exactly(b"\r\n").await?;
                         *framing = Framing::Ended;
@@ -347,8 +296,7 @@ impl Connection {
             }
         };
         let line: Vec<u8> = self.unread.drain(..end + 2).collect();
-        let digits = std::str::from_utf8(&line[..end])
-            .map_err(|_| invalid("a chunk size that is no text"))?;
+        let digits = std::str::from_utf8(&line[..end]).map_err(|_| invalid("a chunk size that is no text"))?;
         usize::from_str_radix(digits, 16).map_err(|_| invalid("a chunk size that is no number"))
     }
 
@@ -357,11 +305,7 @@ impl Connection {
             self.fill().await?;
         }
         let got: Vec<u8> = self.unread.drain(..expected.len()).collect();
-        if got == expected {
-            Ok(())
-        } else {
-            Err(invalid("broken chunk framing"))
-        }
+        if got == expected { Ok(()) } else { Err(invalid("broken chunk framing")) }
     }
 
     async fn fill(&mut self) -> io::Result<()> {
@@ -386,17 +330,9 @@ impl Framing {
         if method == "HEAD" || matches!(head.status, 204 | 304) {
             return Self::Ended;
         }
-        match (
-            head.header("transfer-encoding"),
-            head.header("content-length"),
-        ) {
-            (Some("chunked"), None) => Self::Chunked {
-                left: 0,
-                first: true,
-            },
-            (None, Some(length)) => {
-                Self::Length(length.parse().expect("a content-length is a number"))
-            }
+        match (head.header("transfer-encoding"), head.header("content-length")) {
+            (Some("chunked"), None) => Self::Chunked { left: 0, first: true },
+            (None, Some(length)) => Self::Length(length.parse().expect("a content-length is a number")),
             (None, None) => Self::UntilClose,
             both => panic!("a body with two lengths: {both:?}"),
         }
@@ -404,9 +340,7 @@ impl Framing {
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack
-        .windows(needle.len())
-        .position(|window| window == needle)
+    haystack.windows(needle.len()).position(|window| window == needle)
 }
 
 fn invalid(what: &str) -> io::Error {

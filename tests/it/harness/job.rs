@@ -25,11 +25,7 @@ impl Server {
 
     /// The jobs of a list, one page of at most 200.
     pub async fn list(&self, query: &str) -> Vec<Value> {
-        let page = self
-            .get(&format!("/v1/jobs?limit=200&{query}"))
-            .send()
-            .await
-            .expect(200);
+        let page = self.get(&format!("/v1/jobs?limit=200&{query}")).send().await.expect(200);
         page["jobs"].as_array().expect("jobs is a list").clone()
     }
 
@@ -47,10 +43,7 @@ pub struct Job {
 
 impl Job {
     pub fn new(server: &Server, id: &str) -> Self {
-        Self {
-            server: server.clone(),
-            id: id.to_owned(),
-        }
+        Self { server: server.clone(), id: id.to_owned() }
     }
 
     pub fn path(&self, rest: &str) -> String {
@@ -76,11 +69,7 @@ impl Job {
 
     /// Sends a body as it stands.
     pub async fn append_raw(&self, body: impl Into<Vec<u8>>) -> Answer {
-        self.post("/events")
-            .header("Content-Type", "application/json")
-            .body(body)
-            .send()
-            .await
+        self.post("/events").header("Content-Type", "application/json").body(body).send().await
     }
 
     /// Appends what must be accepted; the seq of the answer.
@@ -89,13 +78,11 @@ impl Job {
     }
 
     pub async fn note(&self, message: &str) -> u64 {
-        self.append(json!({"type": "log", "data": {"level": "info", "message": message}}))
-            .await
+        self.append(json!({"type": "log", "data": {"level": "info", "message": message}})).await
     }
 
     pub async fn output(&self, text: &str) -> u64 {
-        self.append(json!({"type": "output", "data": {"text": text}}))
-            .await
+        self.append(json!({"type": "output", "data": {"text": text}})).await
     }
 
     pub async fn complete(&self) -> u64 {
@@ -104,9 +91,7 @@ impl Job {
 
     /// `count` log events, as few requests as the contract allows.
     pub async fn fill(&self, count: usize) {
-        let all: Vec<Value> = (0..count)
-            .map(|n| json!({"type": "log", "data": {"message": n.to_string()}}))
-            .collect();
+        let all: Vec<Value> = (0..count).map(|n| json!({"type": "log", "data": {"message": n.to_string()}})).collect();
         for part in all.chunks(1000) {
             self.append(Value::from(part)).await;
         }
@@ -125,18 +110,8 @@ impl Job {
         let mut log = Vec::new();
         loop {
             let after = log.last().map_or(0, |event: &Value| number(&event["seq"]));
-            let page = self
-                .get(&format!("/events?after={after}&limit=1000"))
-                .send()
-                .await
-                .expect(200);
-            log.extend(
-                page["events"]
-                    .as_array()
-                    .expect("events is a list")
-                    .iter()
-                    .cloned(),
-            );
+            let page = self.get(&format!("/events?after={after}&limit=1000")).send().await.expect(200);
+            log.extend(page["events"].as_array().expect("events is a list").iter().cloned());
             if page["more"] == false {
                 assert_dense(&log);
                 return log;
@@ -146,11 +121,7 @@ impl Job {
 
     /// The log, of which only the types are looked at.
     pub async fn types(&self) -> Vec<String> {
-        self.log()
-            .await
-            .iter()
-            .map(|event| text(&event["type"]).to_owned())
-            .collect()
+        self.log().await.iter().map(|event| text(&event["type"]).to_owned()).collect()
     }
 
     /// A fresh stream, as a reloaded page opens it.
@@ -160,11 +131,7 @@ impl Job {
 
     /// A stream that resumes as a browser does.
     pub async fn resume(&self, cursor: impl ToString) -> Stream {
-        self.get("/events")
-            .header("Last-Event-ID", cursor.to_string())
-            .stream()
-            .await
-            .ok()
+        self.get("/events").header("Last-Event-ID", cursor.to_string()).stream().await.ok()
     }
 
     /// Waits until the state document satisfies the test.
@@ -179,22 +146,14 @@ impl Job {
     /// Long-polls the log until the job has ended; the time this took.
     pub async fn ended(&self) -> (Value, Duration) {
         let begun = Instant::now();
-        let state = self
-            .until("the end of the job", PATIENCE, |state| {
-                state["terminal"] == true
-            })
-            .await;
+        let state = self.until("the end of the job", PATIENCE, |state| state["terminal"] == true).await;
         (state, begun.elapsed())
     }
 
     /// A line request whose body has not ended yet.
     pub async fn open_lines(&self) -> Connection {
-        let mut connection = Connection::open(self.server.address())
-            .await
-            .expect("the server accepts");
-        let head = self
-            .post("/events")
-            .header("Content-Type", "application/x-ndjson");
+        let mut connection = Connection::open(self.server.address()).await.expect("the server accepts");
+        let head = self.post("/events").header("Content-Type", "application/x-ndjson");
         let head = head.header("Transfer-Encoding", "chunked").head();
         connection.write(&head).await.expect("the server reads");
         connection
@@ -212,10 +171,7 @@ impl Job {
                 }
                 Ok(answer) => {
                     answer.problem(503, "shutting_down");
-                    assert!(
-                        answer.header("retry-after").is_some(),
-                        "a 503 says when to come back"
-                    );
+                    assert!(answer.header("retry-after").is_some(), "a 503 says when to come back");
                     posted.refused.push(name);
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -229,11 +185,7 @@ impl Job {
     pub async fn untouched<T>(&self, request: impl Future<Output = T>) -> T {
         let before = (self.state().await, self.log().await);
         let answer = within(PATIENCE, "an answer", request).await;
-        assert_eq!(
-            (self.state().await, self.log().await),
-            before,
-            "a refusal left a trace"
-        );
+        assert_eq!((self.state().await, self.log().await), before, "a refusal left a trace");
         answer
     }
 }
@@ -258,11 +210,7 @@ impl Stream {
 #[track_caller]
 fn assert_dense(log: &[Value]) {
     for (index, event) in log.iter().enumerate() {
-        assert_eq!(
-            number(&event["seq"]),
-            index as u64 + 1,
-            "a hole or a duplicate in {log:?}"
-        );
+        assert_eq!(number(&event["seq"]), index as u64 + 1, "a hole or a duplicate in {log:?}");
     }
 }
 
@@ -271,36 +219,23 @@ fn assert_dense(log: &[Value]) {
 pub fn assert_problem(problem: &Value, status: u16, code: &str) {
     assert_eq!(problem["code"], code, "{problem}");
     assert_eq!(problem["status"], status, "{problem}");
-    assert_eq!(
-        problem["type"],
-        format!("urn:milepost:error:{code}"),
-        "{problem}"
-    );
+    assert_eq!(problem["type"], format!("urn:milepost:error:{code}"), "{problem}");
     for field in ["title", "detail"] {
-        assert!(
-            problem[field].as_str().is_some_and(|text| !text.is_empty()),
-            "{field} of {problem}"
-        );
+        assert!(problem[field].as_str().is_some_and(|text| !text.is_empty()), "{field} of {problem}");
     }
 }
 
 /// `(type, data)` of each event, as a table reads.
 pub fn pairs(log: &[Value]) -> Vec<(&str, &Value)> {
-    log.iter()
-        .map(|event| (text(&event["type"]), &event["data"]))
-        .collect()
+    log.iter().map(|event| (text(&event["type"]), &event["data"])).collect()
 }
 
 #[track_caller]
 pub fn number(value: &Value) -> u64 {
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("{value} is no whole number"))
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no whole number"))
 }
 
 #[track_caller]
 pub fn text(value: &Value) -> &str {
-    value
-        .as_str()
-        .unwrap_or_else(|| panic!("{value} is no text"))
+    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
 }

@@ -44,9 +44,6 @@ impl Random {
 
     /// A pause of at most `limit_ms`.
     pub async fn pause(&mut self, limit_ms: u64) {
-        tokio::time::sleep(std::time::Duration::from_millis(
-            self.below(limit_ms.max(1)),
-        ))
-        .await;
+        tokio::time::sleep(std::time::Duration::from_millis(self.below(limit_ms.max(1)))).await;
     }
 }

@@ -30,10 +30,7 @@ impl Store {
     /// The server that tests share which need no flags: jobs do not know of each other.
     pub async fn shared(self) -> Server {
         static SHARED: [OnceCell<Server>; 2] = [const { OnceCell::const_new() }; 2];
-        SHARED[self as usize]
-            .get_or_init(|| self.serve(&[]))
-            .await
-            .clone()
+        SHARED[self as usize].get_or_init(|| self.serve(&[])).await.clone()
     }
 
     /// A server of the test's own, with flags added to `serve`.
@@ -47,14 +44,8 @@ impl Store {
             flags: flags.iter().map(|flag| flag.to_string()).collect(),
             database,
         };
-        let process = setup
-            .start(0)
-            .await
-            .unwrap_or_else(|error| panic!("the server did not start: {error}"));
-        Server(Arc::new(Inner {
-            setup,
-            process: Mutex::new(process),
-        }))
+        let process = setup.start(0).await.unwrap_or_else(|error| panic!("the server did not start: {error}"));
+        Server(Arc::new(Inner { setup, process: Mutex::new(process) }))
     }
 }
 
@@ -112,11 +103,7 @@ impl Inner {
         let port = self.address().port();
         let again = match self.setup.start(port).await {
             Ok(process) => process,
-            Err(_) => self
-                .setup
-                .start(0)
-                .await
-                .unwrap_or_else(|error| panic!("no restart: {error}")),
+            Err(_) => self.setup.start(0).await.unwrap_or_else(|error| panic!("no restart: {error}")),
         };
         *self.lock() = again;
     }
@@ -124,10 +111,7 @@ impl Inner {
     /// How the process ended, which it must do within the limit.
     pub async fn exit(&self, limit: Duration) -> ExitStatus {
         eventually(limit, "the end of the process", async || {
-            self.lock()
-                .child
-                .try_wait()
-                .expect("our child can be waited for")
+            self.lock().child.try_wait().expect("our child can be waited for")
         })
         .await
     }
@@ -140,34 +124,23 @@ impl Inner {
     /// Resident memory in bytes.
     pub fn resident(&self) -> u64 {
         let status = self.proc("status");
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .expect("a live process has a size");
-        let kilobytes: u64 = line
-            .trim()
-            .trim_end_matches(" kB")
-            .parse()
-            .expect("VmRSS is in kB");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a live process has a size");
+        let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("VmRSS is in kB");
         kilobytes * 1024
     }
 
     /// The number of open file descriptors.
     pub fn descriptors(&self) -> usize {
-        let open = fs::read_dir(format!("/proc/{}/fd", self.pid()))
-            .expect("a live process has descriptors");
+        let open = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("a live process has descriptors");
         open.count()
     }
 
     fn proc(&self, file: &str) -> String {
-        fs::read_to_string(format!("/proc/{}/{file}", self.pid()))
-            .expect("a live process has a /proc entry")
+        fs::read_to_string(format!("/proc/{}/{file}", self.pid())).expect("a live process has a /proc entry")
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Process> {
-        self.process
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.process.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -175,10 +148,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         // The log belongs to the report of a failed test, once, whether its server is shared or not.
         if thread::panicking() && !SHOWN.replace(true) {
-            eprintln!(
-                "--- end of the server's log ---\n{}",
-                self.setup.directory.log_tail()
-            );
+            eprintln!("--- end of the server's log ---\n{}", self.setup.directory.log_tail());
         }
     }
 }
@@ -211,10 +181,7 @@ impl Setup {
     /// `serve` on this store, without its `--listen`.
     pub fn command(&self) -> Command {
         let mut command = milepost();
-        command
-            .arg("serve")
-            .arg("--data-dir")
-            .arg(self.directory.path());
+        command.arg("serve").arg("--data-dir").arg(self.directory.path());
         command.args(&self.flags);
         if let Some(database) = &self.database {
             command.env("DATABASE_URL", &database.url);
@@ -223,10 +190,7 @@ impl Setup {
     }
 
     async fn start(&self, port: u16) -> io::Result<Process> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.directory.log())?;
+        let log = File::options().create(true).append(true).open(self.directory.log())?;
         let mut command = self.command();
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.stdout(Stdio::piped()).stderr(log);
@@ -241,24 +205,17 @@ impl Setup {
         });
         let line = tokio::time::timeout(Duration::from_secs(20), became_ready).await;
         let address = match &line {
-            Ok(Ok(Some(line))) => line
-                .strip_prefix("milepost ready at http://")
-                .and_then(|rest| rest.split('/').next()?.parse().ok()),
+            Ok(Ok(Some(line))) => {
+                line.strip_prefix("milepost ready at http://").and_then(|rest| rest.split('/').next()?.parse().ok())
+            }
             _ => None,
         };
         let Some(address) = address else {
             let _gone_already = child.kill();
             let _reaped_already = child.wait();
-            return Err(io::Error::other(format!(
-                "stdout said {line:?}; the log: {}",
-                self.directory.log_tail()
-            )));
+            return Err(io::Error::other(format!("stdout said {line:?}; the log: {}", self.directory.log_tail())));
         };
-        Ok(Process {
-            child,
-            address,
-            stdout,
-        })
+        Ok(Process { child, address, stdout })
     }
 }
 
@@ -287,8 +244,7 @@ pub async fn run_to_end(mut command: Command) -> (ExitStatus, String, String) {
     let status = exit.await;
     let _gone_already = child.kill();
     let output = child.wait_with_output().expect("its pipes can be read");
-    let [printed, said] =
-        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let [printed, said] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let status = status.unwrap_or_else(|_| panic!("the command goes on and on: {printed}{said}"));
     (status, printed, said)
 }
@@ -311,11 +267,7 @@ async fn spawn(command: Command) -> io::Result<Child> {
         Mutex::new(orders)
     });
     let (reply, answer) = oneshot::channel();
-    SPAWNER
-        .lock()
-        .expect("no sender panics")
-        .send((command, reply))
-        .expect("the spawner never ends");
+    SPAWNER.lock().expect("no sender panics").send((command, reply)).expect("the spawner never ends");
     answer.await.expect("the spawner answers every order")
 }
 
@@ -329,9 +281,7 @@ impl Directory {
             let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
             for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
                 let name = entry.file_name().to_string_lossy().into_owned();
-                let of_dead_run = name
-                    .strip_prefix("it-")
-                    .is_some_and(|pid| !Path::new("/proc").join(pid).exists());
+                let of_dead_run = name.strip_prefix("it-").is_some_and(|pid| !Path::new("/proc").join(pid).exists());
                 if of_dead_run {
                     let _another_run_was_faster = fs::remove_dir_all(entry.path());
                 }
@@ -376,38 +326,21 @@ impl Database {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         // `create database` copies a template that nobody else may be copying at that moment.
         static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-        let name = format!(
-            "it_{}_{}",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
+        let name = format!("it_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let _turn = ONE_AT_A_TIME.lock().await;
         execute(&maintenance_url(), format!("create database {name}")).await;
         let url = maintenance_url();
-        let (place, options) = url
-            .split_once('?')
-            .map_or((url.as_str(), None), |(a, b)| (a, Some(b)));
+        let (place, options) = url.split_once('?').map_or((url.as_str(), None), |(a, b)| (a, Some(b)));
         let (cluster, _) = place.rsplit_once('/').expect("the url names a database");
-        let query = options
-            .map(|options| format!("?{options}"))
-            .unwrap_or_default();
-        Self {
-            url: format!("{cluster}/{name}{query}"),
-            name,
-        }
+        let query = options.map(|options| format!("?{options}")).unwrap_or_default();
+        Self { url: format!("{cluster}/{name}{query}"), name }
     }
 
     /// How many connections to this database are open, without the one that asks.
     pub async fn connections(&self) -> i64 {
-        let mut connection = PgConnection::connect(&maintenance_url())
-            .await
-            .expect("the cluster answers");
+        let mut connection = PgConnection::connect(&maintenance_url()).await.expect("the cluster answers");
         let count = "select count(*) from pg_stat_activity where datname = $1";
-        sqlx::query_scalar(count)
-            .bind(&self.name)
-            .fetch_one(&mut connection)
-            .await
-            .expect("the cluster answers")
+        sqlx::query_scalar(count).bind(&self.name).fetch_one(&mut connection).await.expect("the cluster answers")
     }
 }
 
@@ -417,24 +350,16 @@ impl Drop for Database {
         let url = maintenance_url();
         // A test's own runtime cannot be entered twice.
         let dropping = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build();
-            runtime
-                .expect("a runtime needs nothing but threads")
-                .block_on(execute(&url, statement));
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime needs nothing but threads").block_on(execute(&url, statement));
         });
         let _the_cluster_goes_anyway = dropping.join();
     }
 }
 
 async fn execute(url: &str, statement: String) {
-    let mut connection = PgConnection::connect(url)
-        .await
-        .expect("the cluster answers");
-    let done = sqlx::raw_sql(sqlx::AssertSqlSafe(statement))
-        .execute(&mut connection)
-        .await;
+    let mut connection = PgConnection::connect(url).await.expect("the cluster answers");
+    let done = sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(&mut connection).await;
     done.expect("the statement is right");
 }
 

@@ -28,18 +28,12 @@ impl Frame {
     /// The id as a seq.
     #[track_caller]
     pub fn seq(&self) -> u64 {
-        self.id
-            .as_deref()
-            .and_then(|id| id.parse().ok())
-            .unwrap_or_else(|| panic!("no seq on {self:?}"))
+        self.id.as_deref().and_then(|id| id.parse().ok()).unwrap_or_else(|| panic!("no seq on {self:?}"))
     }
 
     /// Whether this is an entry of the log, not a word of the gateway's own.
     pub fn is_log(&self) -> bool {
-        !matches!(
-            self.kind().as_str(),
-            "state" | "reset" | "ping" | "end" | "bye"
-        )
+        !matches!(self.kind().as_str(), "state" | "reset" | "ping" | "end" | "bye")
     }
 
     /// The type, wherever the stream carries it.
@@ -59,17 +53,9 @@ impl Frame {
             rest = rest.strip_prefix(&[optional]).unwrap_or(rest);
         }
         assert_eq!(rest, ["data"], "fields of {self:?}");
-        assert_ne!(
-            self.id.as_deref(),
-            Some(""),
-            "an empty id clears the browser's cursor"
-        );
+        assert_ne!(self.id.as_deref(), Some(""), "an empty id clears the browser's cursor");
         let control_without_id = ["reset", "ping", "end", "bye"].contains(&self.kind().as_str());
-        assert!(
-            !(control_without_id && self.id.is_some()),
-            "{} carries an id",
-            self.event
-        );
+        assert!(!(control_without_id && self.id.is_some()), "{} carries an id", self.event);
         self.json();
     }
 }
@@ -108,8 +94,7 @@ impl Parser {
     }
 
     fn end_line(&mut self, line: &[u8]) -> Option<Frame> {
-        let text = std::str::from_utf8(line)
-            .unwrap_or_else(|_| panic!("a line that is no UTF-8: {line:?}"));
+        let text = std::str::from_utf8(line).unwrap_or_else(|_| panic!("a line that is no UTF-8: {line:?}"));
         let text = match std::mem::replace(&mut self.started, true) {
             false => text.strip_prefix('\u{feff}').unwrap_or(text),
             true => text,
@@ -149,26 +134,16 @@ impl Parser {
 /// Cases of `tests/wire/frames.json`, which the web client's tests read too.
 #[test]
 fn golden_streams_parse_alike_in_every_cut_and_with_every_line_end() {
-    let cases: Value =
-        serde_json::from_str(include_str!("../../wire/frames.json")).expect("a list of cases");
+    let cases: Value = serde_json::from_str(include_str!("../../wire/frames.json")).expect("a list of cases");
     for case in cases.as_array().expect("a list of cases") {
         for line_end in ["\n", "\r", "\r\n"] {
-            let raw = case["raw"]
-                .as_str()
-                .expect("raw is text")
-                .replace('\n', line_end)
-                .into_bytes();
+            let raw = case["raw"].as_str().expect("raw is text").replace('\n', line_end).into_bytes();
             let mut parser = Parser::default();
             let whole = parser.feed(&raw);
             let mut parser = Parser::default();
             let single: Vec<Frame> = raw.iter().flat_map(|byte| parser.feed(&[*byte])).collect();
             assert_eq!(whole, single, "{}", case["name"]);
-            assert_eq!(
-                parser.inside_frame(),
-                case["cut"] == true,
-                "{}",
-                case["name"]
-            );
+            assert_eq!(parser.inside_frame(), case["cut"] == true, "{}", case["name"]);
             let dispatched = whole.iter().filter(|frame| frame.data.is_some());
             let frames: Value = dispatched.map(plain).collect();
             assert_eq!(frames, case["frames"], "{}", case["name"]);

@@ -23,16 +23,7 @@ impl Stream {
     pub(super) fn new(connection: Connection, head: Head, method: &str) -> Self {
         let framing = Framing::of(&head, method);
         let (raw, waiting, parser) = (Vec::new(), VecDeque::new(), Parser::default());
-        Self {
-            head,
-            raw,
-            connection,
-            framing,
-            parser,
-            waiting,
-            last_id: None,
-            after_reset: false,
-        }
+        Self { head, raw, connection, framing, parser, waiting, last_id: None, after_reset: false }
     }
 
     /// The next frame; `None` when the answer has ended cleanly, which must be between two frames.
@@ -40,18 +31,10 @@ impl Stream {
     pub async fn try_next(&mut self) -> io::Result<Option<Frame>> {
         while self.waiting.is_empty() {
             let Some(piece) = self.connection.read_body(&mut self.framing).await? else {
-                assert!(
-                    !self.parser.inside_frame(),
-                    "the stream ended inside a frame: {}",
-                    self.tail()
-                );
+                assert!(!self.parser.inside_frame(), "the stream ended inside a frame: {}", self.tail());
                 return Ok(None);
             };
-            assert!(
-                !piece.contains(&b'\r'),
-                "a carriage return on the wire: {}",
-                self.tail()
-            );
+            assert!(!piece.contains(&b'\r'), "a carriage return on the wire: {}", self.tail());
             self.raw.extend(&piece);
             self.waiting.extend(self.parser.feed(&piece));
         }
@@ -63,15 +46,9 @@ impl Stream {
     fn judge(&mut self, frame: &Frame) {
         frame.assert_shape();
         if let Some(id) = &frame.id {
-            let seq = id
-                .parse::<u64>()
-                .unwrap_or_else(|_| panic!("an id that is no seq: {id:?}"));
+            let seq = id.parse::<u64>().unwrap_or_else(|_| panic!("an id that is no seq: {id:?}"));
             let backwards_is_right = std::mem::take(&mut self.after_reset);
-            assert!(
-                backwards_is_right || self.last_id.is_none_or(|last| last < seq),
-                "ids fall: {}",
-                self.tail()
-            );
+            assert!(backwards_is_right || self.last_id.is_none_or(|last| last < seq), "ids fall: {}", self.tail());
             self.last_id = Some(seq);
         }
         self.after_reset |= frame.kind() == "reset";
@@ -79,8 +56,7 @@ impl Stream {
 
     pub async fn next_within(&mut self, limit: Duration) -> Option<Frame> {
         let next = tokio::time::timeout(limit, self.try_next()).await;
-        let next =
-            next.unwrap_or_else(|_| panic!("no frame within {limit:?} after {}", self.tail()));
+        let next = next.unwrap_or_else(|_| panic!("no frame within {limit:?} after {}", self.tail()));
         next.unwrap_or_else(|error| panic!("{error} after {}", self.tail()))
     }
 
