@@ -25,6 +25,9 @@ use super::reporter::{Delivery, Notice, Order, Reporter};
 /// The gateway's own default, until the log says otherwise.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
+/// How often a program at a terminal is looked at.
+const LOOK_OUT: Duration = Duration::from_secs(1);
+
 /// How to run a program as a job.
 #[derive(Clone, Debug)]
 pub struct Run {
@@ -67,7 +70,7 @@ pub struct Finished {
 /// Runs the program to its end and tells the job about it. Each item of `interrupts` asks to stop: the first with
 /// SIGTERM and grace, the second at once; one more gives up on a gateway that is away.
 pub async fn run(run: Run, report: Arc<dyn Report>, mut interrupts: mpsc::Receiver<()>, notice: Notice) -> Finished {
-    let (reporter, entries, orders) = Reporter::start(report, notice);
+    let (reporter, entries, orders) = Reporter::start(report, Arc::clone(&notice));
     let ended = watch::Sender::new(false);
     let (exit, cause, printed) = match run.program.start() {
         Err(error) => {
@@ -82,7 +85,9 @@ pub async fn run(run: Run, report: Arc<dyn Report>, mut interrupts: mpsc::Receiv
             let out = tokio::spawn(pump(Source::Stdout).run(stdout, run.echo.then(tokio::io::stdout)));
             let err = tokio::spawn(pump(Source::Stderr).run(stderr, run.echo.then(tokio::io::stderr)));
             drop(entries);
+            let looking_out = tokio::spawn(look_out(group, run.program.input.is_terminal(), Arc::clone(&notice)));
             let (exit, cause) = supervise(&mut child, group, &mut interrupts, orders).await;
+            looking_out.abort();
             reporter.program_ended();
             ended.send_replace(true);
             let abandon = reporter.abandon();
@@ -185,6 +190,17 @@ async fn supervise(
         }
     }
     (exit, cause)
+}
+
+/// A program in a group of its own is stopped when it reads the terminal, and would wait for ever without a word.
+async fn look_out(group: Group, terminal: bool, notice: Notice) {
+    if !terminal {
+        return;
+    }
+    while !group.is_stopped() {
+        tokio::time::sleep(LOOK_OUT).await;
+    }
+    notice("the command is stopped: it wants to read the terminal, which it cannot; give it its input by < or |");
 }
 
 fn ask(group: Group) -> Instant {

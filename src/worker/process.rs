@@ -1,7 +1,7 @@
 //! A program in a process group of its own, so that it can be stopped with everything it has started.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -21,6 +21,17 @@ pub enum Input {
     Inherit,
     /// These bytes, then the end.
     Bytes(Vec<u8>),
+}
+
+impl Input {
+    /// Whether the program would read a person's keyboard.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        match self {
+            Self::Inherit => io::stdin().is_terminal(),
+            Self::Bytes(_) => false,
+        }
+    }
 }
 
 /// A program and what it is started with.
@@ -85,6 +96,24 @@ impl Group {
     /// Signals every process of the group; one that is gone is no fault.
     pub fn signal(self, signal: Signal) {
         let _ = killpg(self.0, signal);
+    }
+
+    /// Whether the program has been stopped, as the terminal does with those who read it from the background.
+    /// Known on Linux alone.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn is_stopped(self) -> bool {
+        use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+        // WNOWAIT leaves everything as it is for whoever waits for the end.
+        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        matches!(waitid(Id::Pid(self.0), flags), Ok(WaitStatus::Stopped(..)))
+    }
+
+    /// Known on Linux alone.
+    #[cfg(not(target_os = "linux"))]
+    #[must_use]
+    pub fn is_stopped(self) -> bool {
+        false
     }
 
     /// Whether any process of the group is left.

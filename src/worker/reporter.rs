@@ -290,8 +290,8 @@ impl Sender {
             if waiting.is_empty() {
                 return;
             }
-            let count = batch_length(&waiting, limit);
-            match self.append(encode_batch(waiting.iter().take(count))).await {
+            let (body, count) = encode_batch(&waiting, limit);
+            match self.append(body).await {
                 Outcome::Stored => {
                     waiting.drain(..count);
                     limit = (limit * 4).clamp(16, MAX_BATCH_ENTRIES);
@@ -332,14 +332,14 @@ impl Sender {
         if let Some(over) = self.shared.over.borrow().clone() {
             return over;
         }
-        let refusal = match self.append(encode_batch([&last])).await {
+        let refusal = match self.append(encode_batch([&last], 1).0).await {
             Outcome::Stored => return Delivery::Stored,
             Outcome::Over(delivery) => return delivery,
             Outcome::Refused(problem) => problem,
         };
         self.deliver(VecDeque::from([Entry::refused(&last.encode(), &refusal.to_string())])).await;
         let stand_in = substitute(last.event_type(), &refusal);
-        match self.append(encode_batch([&stand_in])).await {
+        match self.append(encode_batch([&stand_in], 1).0).await {
             Outcome::Stored => Delivery::Stored,
             Outcome::Over(delivery) => delivery,
             Outcome::Refused(problem) => Delivery::Undelivered(problem.to_string()),
@@ -415,26 +415,24 @@ fn push_joined(gathered: &mut VecDeque<Entry>, entry: Entry) {
     gathered.extend(left_over);
 }
 
-/// How many of the first `limit` entries fit into one body; at least one.
-fn batch_length(waiting: &VecDeque<Entry>, limit: usize) -> usize {
-    let mut bytes = 0;
-    let fitting = waiting.iter().take(limit).take_while(|entry| {
-        bytes += entry.bytes();
-        bytes <= MAX_BATCH_BYTES
-    });
-    fitting.count().max(1)
-}
-
-fn encode_batch<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> String {
+/// The first `limit` entries, or as many as fit into one body, and how many these are; at least one. What counts is
+/// the encoded length: control characters take six times their room.
+fn encode_batch<'a>(entries: impl IntoIterator<Item = &'a Entry>, limit: usize) -> (String, usize) {
     let mut body = String::from("[");
-    for (at, entry) in entries.into_iter().enumerate() {
-        if at > 0 {
+    let mut count = 0;
+    for entry in entries.into_iter().take(limit) {
+        let event = entry.encode();
+        if count > 0 {
+            if body.len() + event.len() > MAX_BATCH_BYTES {
+                break;
+            }
             body.push(',');
         }
-        body.push_str(&entry.encode());
+        body.push_str(&event);
+        count += 1;
     }
     body.push(']');
-    body
+    (body, count)
 }
 
 /// Which entry of a batch was refused: its pointer begins with the index (RFC 6901).

@@ -21,6 +21,8 @@ struct Gateway {
     /// Every n-th append is stored, but its answer lost.
     forgets_every: u32,
     appends: AtomicU32,
+    /// Appends that came, stored or not.
+    tries: AtomicU32,
     cancel: watch::Sender<Option<CancelRequest>>,
     /// The job has ended, in this state.
     over: Mutex<Option<String>>,
@@ -70,6 +72,7 @@ fn refusal(status: u16, code: &str, pointer: Option<String>) -> ClientError {
 #[async_trait]
 impl Report for Gateway {
     async fn append(&self, body: String, key: &str) -> Result<Appended, ClientError> {
+        self.tries.fetch_add(1, Ordering::Relaxed);
         if self.away.load(Ordering::Relaxed) {
             return Err(unreachable());
         }
@@ -257,8 +260,12 @@ async fn many_refused_events_are_each_told() {
 #[tokio::test]
 async fn a_full_job_still_ends() {
     let gateway = Gateway { full: Some("log"), ..Gateway::default() };
-    let (finished, events) =
-        case(gateway).finish("seq 5000; echo '{\"type\":\"progress\",\"data\":{\"percent\":9}}'").await;
+    let script = "seq 5000; echo '{\"type\":\"progress\",\"data\":{\"percent\":9}}'";
+    let (gateway, _interrupts, finished) = case(gateway).start(script);
+    let finished = within(20, finished).await.expect("no panic");
+    let events = gateway.stored();
+    let tries = gateway.tries.load(Ordering::Relaxed);
+    assert!(tries < 50, "what the job has no room for is not sent again and again, but {tries} times");
     assert_eq!(events, [json!({"type": "progress", "data": {"percent": 9}}), json!({"type": "completed", "data": {}})]);
     assert_eq!(finished.delivery, Delivery::Stored);
 }
@@ -315,15 +322,15 @@ async fn the_program_waits_while_the_gateway_is_away() {
     let done = std::env::temp_dir().join(format!("milepost-done-{}", std::process::id()));
     let gateway = Gateway { away: AtomicBool::new(true), ..Gateway::default() };
     let case = Case { cut: Cut::Text, ..case(gateway) };
-    let script = format!("yes 0123456789abcde | head -c 20000000; touch {}", done.display());
+    let script = format!("yes 0123456789abcde | head -c 8000000; touch {}", done.display());
     let (gateway, _interrupts, finished) = case.start(&script);
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert!(!done.exists(), "20 MB were taken from the program with nobody to give them to");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(!done.exists(), "8 MB were taken from the program with nobody to give them to");
     gateway.away.store(false, Ordering::Relaxed);
     let finished = within(60, finished).await.expect("no panic");
     std::fs::remove_file(done).expect("the program has gone on");
     assert_eq!(finished.delivery, Delivery::Stored);
-    assert_eq!(text_of(&gateway.stored()), "0123456789abcde\n".repeat(1_250_000));
+    assert_eq!(text_of(&gateway.stored()), "0123456789abcde\n".repeat(500_000));
 }
 
 #[tokio::test]
@@ -429,6 +436,13 @@ async fn a_long_line_comes_in_pieces() {
     let said = messages(&events);
     assert_eq!(said.last(), Some(&"end"));
     assert_eq!(said[..said.len() - 1].concat().len(), 10_000_000);
+}
+
+#[tokio::test]
+async fn control_characters_fit_into_the_gateways_limits() {
+    let (finished, events) = case(Gateway::default()).finish("head -c 3000000 /dev/zero").await;
+    assert_eq!(finished.delivery, Delivery::Stored);
+    assert_eq!(messages(&events).concat(), "\0".repeat(3_000_000));
 }
 
 #[tokio::test]
