@@ -94,13 +94,15 @@ test("percent comes from the pair, unrounded, and wins over it", () => {
   const alone = folded(log(QUEUED, ["started"], ["progress", { current: 7 }]));
   assert.equal(alone.progress?.percent ?? null, null);
   assert.equal(alone.progress?.current, 7);
+  const huge = folded(log(QUEUED, ["started"], ["progress", { current: 1e307, total: 1.5e308 }]));
+  assert.equal(huge.progress?.percent, 100 * (1e307 / 1.5e308));
 });
 
 test("a progress field left out keeps its value", () => {
   const job = folded(log(
     QUEUED, ["started"], ["progress", { current: 1, total: 4, unit: "pages", phase: "reading" }], ["progress", { current: 2 }],
   ));
-  assert.deepEqual(job.progress, { percent: 50, current: 2, total: 4, unit: "pages", phase: "reading", message: null });
+  assert.deepEqual(job.progress, { percent: 25, current: 2, total: 4, unit: "pages", phase: "reading", message: null });
 });
 
 test("output counts UTF-8 bytes, not characters", () => {
@@ -116,7 +118,8 @@ test("released goes back to the queue, or waits for its delay", () => {
 });
 
 test("each end sets its own facts", () => {
-  const running = /** @type {const} */ ([QUEUED, ["started", { worker: "w" }]]);
+  /** @type {(typeof QUEUED)[]} */
+  const running = [QUEUED, ["started", { worker: "w" }]];
   const completed = folded(log(...running, ["completed", { items: 1 }]));
   assert.deepEqual([completed.state, completed.terminal, completed.outcome?.ok, completed.worker], ["completed", true, true, "w"]);
   const useless = folded(log(...running, ["completed", { ok: false }]));

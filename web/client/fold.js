@@ -164,12 +164,21 @@ function advance(before, data) {
   for (const field of PROGRESS_FIELDS) {
     if (data[field] != null) /** @type {Record<string, unknown>} */ (after)[field] = data[field];
   }
-  let percent = data.percent ?? null;
-  if (percent === null && (data.current != null || data.total != null) && after.current != null && after.total) {
-    percent = (100 * after.current) / after.total;
-  }
-  if (percent !== null) after.percent = Math.max(percent, after.percent ?? 0);
+  // Only a pair given together is a ratio; neither half derives anything with one from earlier.
+  const paired = data.current != null && data.total != null ? ratio(data.current, data.total) : null;
+  const percent = data.percent ?? paired;
+  if (percent !== null) after.percent = Math.max(Math.min(Math.max(percent, 0), 100), after.percent ?? 0);
   return after;
+}
+
+/**
+ * @param {number} current
+ * @param {number} total
+ */
+function ratio(current, total) {
+  const percent = (100 * current) / total;
+  // 100 × current overflows near the end of the range; such a ratio is still a ratio.
+  return Number.isFinite(percent) ? percent : 100 * (current / total);
 }
 
 /**
