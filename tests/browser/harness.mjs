@@ -192,6 +192,8 @@ export class Recorder {
   /** @type {number | null} */
   refuse = null;
   hold = false;
+  /** A page that the recorder answers with at `/hostile`, instead of passing it on. */
+  hostile = "";
   url = "";
   #server;
 
@@ -208,6 +210,10 @@ export class Recorder {
       };
       this.seen.push(entry);
       if (this.hold) return;
+      if (this.hostile && request.url === "/hostile") {
+        response.writeHead(200, { "content-type": "text/html" }).end(this.hostile);
+        return;
+      }
       if (this.refuse !== null) {
         entry.status = this.refuse;
         response.writeHead(this.refuse).end();
