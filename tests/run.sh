@@ -75,14 +75,17 @@ require() {
   fi
   step "Installing $missing"
   # A cluster made and started by the package would only be in the way: the tests run one of their own.
+  local no_cluster=
   if [[ " $missing " == *" postgresql "* && ! -e /etc/postgresql-common/createcluster.conf ]]; then
-    mkdir -p /etc/postgresql-common
-    echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
+    no_cluster=/etc/postgresql-common/createcluster.conf
+    mkdir -p "${no_cluster%/*}"
+    echo 'create_main_cluster = false' >"$no_cluster"
   fi
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -q
   # shellcheck disable=SC2086 # a list of names
   apt-get install -q -y --no-install-recommends $missing
+  if [[ -n "$no_cluster" ]]; then rm "$no_cluster"; fi
   if wants rust browser; then [[ -n "$(postgres_bin)" ]] || die "postgresql was installed, but no initdb was found"; fi
   if wants web browser; then has_node || die "node 18.19 or newer is needed, this is $(node --version 2>&1 || true)"; fi
   if wants browser; then [[ -n "$(chromium_bin)" ]] || die "chromium was installed, but was not found"; fi
