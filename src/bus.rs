@@ -1,0 +1,76 @@
+//! Fan-out within this process: per watched job a channel that sequences what was committed.
+//!
+//! [`Bus::publish`] takes [`Committed`], which only a store's commit makes: nothing is visible before it is durable.
+//! A channel exists while somebody watches its job, and shortly after. It holds the newest state and a ring of recent
+//! frames, which every reader walks with its own cursor; what the ring no longer has is read from the store. So a slow
+//! reader costs nobody memory or time, and a lost, late or doubled publication costs a query, never an event.
+
+mod channel;
+mod frame;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+pub use channel::{Channel, OutputSoFar, Reading, Subscription};
+pub use frame::{Control, Frame, encode_replay};
+
+use crate::domain::JobId;
+use crate::store::Committed;
+
+/// How long a channel outlives its last watcher: a reload, or the next poll, finds it warm.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// All channels of this process.
+#[derive(Default)]
+pub struct Bus {
+    /// A plain lock: it is held for a look-up or an insertion, never across an await or an encoding.
+    channels: Mutex<HashMap<JobId, Arc<Channel>>>,
+}
+
+impl Bus {
+    /// Begins to watch a job, whether or not it exists. Whatever is committed from now on reaches the subscription.
+    pub fn subscribe(&self, id: JobId) -> Subscription {
+        let mut channels = self.lock();
+        let channel = channels.entry(id).or_insert_with(|| Arc::new(Channel::new()));
+        Subscription::new(channel.clone())
+    }
+
+    /// The channel of a job that somebody watches or has watched a moment ago.
+    pub fn channel(&self, id: JobId) -> Option<Arc<Channel>> {
+        self.lock().get(&id).cloned()
+    }
+
+    /// Tells watchers what has become durable. Jobs that nobody watches cost a look-up.
+    pub fn publish(&self, committed: &Committed) {
+        for changed in committed.jobs() {
+            if let Some(channel) = self.channel(changed.job.id) {
+                channel.push(&changed.job, &changed.events);
+            }
+        }
+        for id in committed.removed() {
+            if let Some(channel) = self.channel(*id) {
+                channel.remove();
+            }
+        }
+    }
+
+    /// Forgets channels that nobody has watched for a while. One shared tick calls this; channels have no timers.
+    pub fn forget_idle(&self, now: Instant) {
+        self.lock().retain(|_, channel| channel.is_watched() || now.duration_since(channel.last_watched()) < LINGER);
+    }
+
+    /// How many channels there are.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether nothing is watched.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Arc<Channel>>> {
+        self.channels.lock().expect("no holder of this lock panics")
+    }
+}

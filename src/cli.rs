@@ -1,0 +1,23 @@
+//! The commands, one file each.
+
+use std::process::ExitCode;
+
+use crate::config::Command;
+
+pub mod enqueue;
+pub mod gateway;
+pub mod run;
+pub mod serve;
+pub mod show;
+pub mod terminal;
+pub mod watch;
+
+/// Carries a command out; its exit code says how it went.
+pub async fn run(command: Command) -> ExitCode {
+    match command {
+        Command::Serve(args) => serve::run(*args).await,
+        Command::Run(args) => run::run(args).await,
+        Command::Watch(args) => watch::run(args).await,
+        Command::Enqueue(args) => enqueue::run(args).await,
+    }
+}

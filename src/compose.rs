@@ -1,0 +1,136 @@
+//! The composition root: store → bus → service → maintenance → serve → drain.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+
+use crate::domain::Limits;
+use crate::http::HttpSettings;
+use crate::server::ServerSettings;
+use crate::service::{Gateway, Settings, maintenance};
+use crate::store::{PostgresStore, SqliteStore, Store, StoreError};
+use crate::{http, server};
+
+/// After the last connection is gone, what was accepted is still being stored for at most this long.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
+/// Everything that `milepost serve` is told.
+#[derive(Clone, Debug)]
+pub struct ServeSettings {
+    /// Addresses to try, in order.
+    pub listen: Vec<SocketAddr>,
+    /// Where the embedded store keeps its file.
+    pub data_dir: PathBuf,
+    /// Which database; `None`: SQLite in the data directory.
+    pub database_url: Option<String>,
+    /// Connections to it at most.
+    pub connections: u32,
+    /// What callers may store.
+    pub limits: Limits,
+    /// For the service.
+    pub service: Settings,
+    /// For the API.
+    pub http: HttpSettings,
+    /// For the server.
+    pub server: ServerSettings,
+}
+
+/// Why the gateway did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The store cannot be used.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// The data directory cannot be made.
+    #[error("the data directory {0} cannot be made: {1}")]
+    DataDir(PathBuf, std::io::Error),
+    /// The database URL is of no known kind.
+    #[error("DATABASE_URL must begin with postgres:// or sqlite:")]
+    DatabaseUrl,
+    /// The address cannot be listened on.
+    #[error("cannot listen on {0:?}: {1}")]
+    Listen(Vec<SocketAddr>, std::io::Error),
+    /// Signals cannot be caught.
+    #[error("signals cannot be caught: {0}")]
+    Signals(std::io::Error),
+}
+
+/// Opens the store that the settings name.
+async fn open_store(settings: &ServeSettings) -> Result<Arc<dyn Store>, StartError> {
+    let path = match settings.database_url.as_deref() {
+        Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+            return Ok(Arc::new(PostgresStore::connect(url, settings.connections).await?));
+        }
+        Some(url) => {
+            let path = url.strip_prefix("sqlite:").ok_or(StartError::DatabaseUrl)?;
+            PathBuf::from(path.strip_prefix("//").unwrap_or(path))
+        }
+        None => settings.data_dir.join("milepost.db"),
+    };
+    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+        let unusable = |error| StartError::DataDir(directory.to_owned(), error);
+        std::fs::create_dir_all(directory).map_err(unusable)?;
+    }
+    Ok(Arc::new(SqliteStore::open(&path, settings.connections).await?))
+}
+
+/// Runs a gateway until SIGTERM or SIGINT, and drains it. `ready` is told the address once requests are answered.
+pub async fn serve(settings: ServeSettings, ready: impl FnOnce(SocketAddr)) -> Result<(), StartError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;
+    let listener = TcpListener::bind(&settings.listen[..]).await;
+    let listener = listener.map_err(|error| StartError::Listen(settings.listen.clone(), error))?;
+    let address = listener.local_addr().map_err(|error| StartError::Listen(settings.listen.clone(), error))?;
+    let store = open_store(&settings).await?;
+    let (gateway, committers) = Gateway::start(store, settings.limits, settings.service);
+    let maintenance = tokio::spawn(maintenance::run(gateway.clone()));
+    let router = http::router(gateway.clone(), settings.http);
+    ready(address);
+
+    let (told_again, impatience) = tokio::sync::oneshot::channel::<()>();
+    let shutdown = {
+        let gateway = gateway.clone();
+        async move {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            info!("told to stop");
+            // Before anything is closed: readiness turns, polls are answered, streams say goodbye.
+            gateway.drain();
+            tokio::spawn(async move {
+                tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+                let _ = told_again.send(());
+            });
+        }
+    };
+    let impatience = async {
+        let _ = impatience.await;
+    };
+    server::serve(listener, router, settings.server, shutdown, impatience).await;
+    let _ = maintenance.await;
+    drop(gateway);
+    finish(committers).await;
+    info!("stopped");
+    Ok(())
+}
+
+/// Waits for the committers: they end when nobody can hand anything in any more, and all of it is stored.
+async fn finish(committers: Vec<tokio::task::JoinHandle<()>>) {
+    let all = async {
+        for committer in committers {
+            let _ = committer.await;
+        }
+    };
+    if timeout_is_over(all).await {
+        warn!("the store did not take the last writes in time; nobody was told that they were stored");
+    }
+}
+
+async fn timeout_is_over(work: impl Future<Output = ()>) -> bool {
+    tokio::time::timeout(LAST_WRITES, work).await.is_err()
+}

@@ -1,0 +1,38 @@
+//! The only reader of flags, files and environment. Each layer gets a small struct of its own.
+
+pub mod client;
+pub mod serve;
+
+use clap::{Parser, Subcommand};
+
+/// Milepost, a progress gateway for long-running jobs.
+#[derive(Debug, Parser)]
+#[command(version, about, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do; without it, `serve`.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the gateway (also without any command)
+    Serve(Box<serve::ServeArgs>),
+    /// Run a command now, as a tracked job
+    Run(client::RunArgs),
+    /// Follow a job to its end
+    Watch(client::WatchArgs),
+    /// Hand a job to the workers
+    Enqueue(client::EnqueueArgs),
+}
+
+impl Cli {
+    /// Reads the command line; exits with 2 and a message if it is wrong. No command at all is `serve`, which then has
+    /// its flags from the environment.
+    pub fn read() -> Command {
+        let serve = || Self::parse_from(["milepost", "serve"]);
+        let command = Self::parse().command.or_else(|| serve().command);
+        command.expect("`milepost serve` is a command")
+    }
+}

@@ -1,0 +1,30 @@
+//! What Milepost knows, without I/O and without a clock: jobs, events, and every rule about them.
+//!
+//! A job's state document is a fold of its log, and [`Job::apply`] is the one place where a job changes.
+//! The functions of [`rules`] turn a wish (append, cancel, retry, "time has passed") into events or into a
+//! [`Refusal`]; they are given the time and touch nothing. Everything to the left of this layer (store, bus,
+//! service, http) carries these types and adds no rule of its own.
+
+mod cancel;
+mod event;
+mod fields;
+mod id;
+mod job;
+mod json;
+mod limits;
+mod outcome;
+mod refusal;
+pub mod rules;
+mod spec;
+mod time;
+
+pub use cancel::CancelRequest;
+pub use event::{Event, EventType, NewEvent, UserType};
+pub use id::JobId;
+pub use job::{Job, Progress, State};
+pub use json::{Json, ParseError, body_hash, parse_json};
+pub use limits::Limits;
+pub use refusal::Refusal;
+pub use rules::{Ending, Lease, Record};
+pub use spec::{Backoff, OnConflict, Policy, QueueName, Spec};
+pub use time::Timestamp;

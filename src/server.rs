@@ -1,0 +1,147 @@
+//! The accept loop, and the life of connections: time limits, drain.
+//!
+//! Our own, since `axum::serve` waits for open streams for ever and leaves Nagle's algorithm on. A stream's response
+//! carries [`Live`](crate::http::Live) among its extensions: a transport that delivers streams by itself can take it
+//! from there and leave the body unread. This one hands the body to hyper.
+
+mod patient;
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tower::ServiceExt;
+use tracing::{Instrument, debug, info, info_span, warn};
+
+use crate::http::Live;
+use patient::Patient;
+
+/// A peer that takes no byte for this long is gone.
+const WRITE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// What hyper buffers for a peer that reads slowly, in bytes; more waits in the store.
+const WRITE_BUFFER: usize = 64 * 1024;
+
+/// How the server behaves.
+#[derive(Clone, Debug)]
+pub struct ServerSettings {
+    /// A request's head must have arrived within this.
+    pub header_timeout: Duration,
+    /// After the drain began, connections that are still open are cut after this.
+    pub drain: Duration,
+}
+
+/// Serves until `shutdown` completes, then drains: open requests and streams end by themselves, and what has not
+/// ended after `settings.drain`, or when `impatience` completes, is cut.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    settings: ServerSettings,
+    shutdown: impl Future<Output = ()>,
+    impatience: impl Future<Output = ()>,
+) {
+    let draining = watch::Sender::new(false);
+    let mut connections = JoinSet::new();
+    let (mut shutdown, mut impatience) = (pin!(shutdown), pin!(impatience));
+    let mut deadline = pin!(tokio::time::sleep(Duration::MAX));
+    loop {
+        let is_draining = *draining.borrow();
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                // Also while draining: readiness says so, streams and new jobs are turned away in words.
+                Ok((socket, peer)) => {
+                    let span = info_span!("connection", %peer);
+                    let connection = connection(socket, router.clone(), settings.clone(), draining.subscribe());
+                    connections.spawn(connection.instrument(span));
+                }
+                Err(error) => {
+                    // Out of file descriptors, mostly. Trying again at once would spin.
+                    warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+            () = &mut shutdown, if !is_draining => {
+                info!(connections = connections.len(), "draining");
+                draining.send_replace(true);
+                deadline.as_mut().reset(tokio::time::Instant::now() + settings.drain);
+            }
+            () = &mut deadline, if is_draining => {
+                warn!(connections = connections.len(), "the drain time is over, cutting what is still open");
+                break;
+            }
+            () = &mut impatience, if is_draining => {
+                warn!(connections = connections.len(), "told again to stop, cutting what is still open");
+                break;
+            }
+        }
+        if *draining.borrow() && connections.is_empty() {
+            break;
+        }
+    }
+    connections.shutdown().await;
+}
+
+async fn connection(socket: TcpStream, router: Router, settings: ServerSettings, mut draining: watch::Receiver<bool>) {
+    if let Err(error) = prepare(&socket) {
+        debug!(%error, "the socket was closed at once");
+        return;
+    }
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let request: Request = request.map(Body::new);
+        let router = router.clone();
+        async move {
+            let response = router.oneshot(request).await;
+            if let Ok(response) = &response
+                && let Some(live) = response.extensions().get::<Live>()
+            {
+                debug!(job.id = %live.job, cursor = live.cursor, "a stream begins");
+            }
+            response
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(settings.header_timeout)
+        .keep_alive(!*draining.borrow())
+        .max_buf_size(WRITE_BUFFER)
+        .serve_connection(TokioIo::new(Patient::new(socket, WRITE_DEADLINE)), service);
+    let mut connection = pin!(connection);
+    let drained = async {
+        let was_draining = *draining.borrow();
+        // A connection that came while draining is closed after its first answer anyway.
+        if was_draining || draining.wait_for(|draining| *draining).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = drained => {
+            // Idle: closed now. Busy: closed after the answer.
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%error, "a connection ended early");
+    }
+}
+
+/// Frames leave at once, and the kernel gives up on a peer that acknowledges nothing: pings to a vanished client would
+/// otherwise fill its buffers for many minutes.
+fn prepare(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    SockRef::from(socket).set_tcp_user_timeout(Some(WRITE_DEADLINE))
+}

@@ -1,0 +1,19 @@
+//! What Milepost does: one method per wish, the same for every way in.
+//!
+//! [`Gateway`] is the face of this layer. Writes go through the [`journal`] (group commit), reads of one job's log
+//! through [`Follow`], whatever the transport; [`maintenance`] lets time pass.
+
+mod enqueue;
+mod error;
+mod follow;
+mod gateway;
+mod journal;
+pub mod maintenance;
+mod reads;
+
+pub use enqueue::Enqueued;
+pub use error::ServiceError;
+pub use follow::{Cursor, Follow, Opening, ResetReason, Step};
+pub use gateway::{Gateway, Settings};
+pub use journal::{Appended, CancelAnswer, Idempotency};
+pub use reads::{EventPage, JobPage};

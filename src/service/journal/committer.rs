@@ -1,0 +1,211 @@
+//! One committer: gathers a batch, folds it, stores it, tells the bus, answers.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use lru::LruCache;
+use tokio::sync::mpsc;
+use tracing::{error, warn};
+
+use super::fold::{Fold, Outcome};
+use super::{Command, ServiceError};
+use crate::bus::Bus;
+use crate::domain::{JobId, Limits, Record, Refusal};
+use crate::store::{Lookup, Resolved, Store, StoreError};
+
+/// What one batch carries at most, in events and jobs.
+const BATCH: usize = 1_000;
+
+/// Jobs whose last state a committer remembers, so that the next append needs no read.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(4_096).expect("it is not zero");
+
+/// After so many rounds of conflicts commands are tried one by one, after [`LAST_ROUND`] given up.
+const SINGLE_ROUND: usize = 3;
+const LAST_ROUND: usize = 12;
+
+pub(super) struct Committer {
+    store: Arc<dyn Store>,
+    bus: Arc<Bus>,
+    limits: Arc<Limits>,
+    /// The newest id minted by this process, see [`Fold`].
+    last_id: Arc<AtomicU64>,
+    /// What this process wrote last. Only ever a guess: the store's guard decides.
+    written: LruCache<JobId, Record>,
+}
+
+impl Committer {
+    pub fn new(store: Arc<dyn Store>, bus: Arc<Bus>, limits: Arc<Limits>, last_id: Arc<AtomicU64>) -> Self {
+        Self { store, bus, limits, last_id, written: LruCache::new(REMEMBERED) }
+    }
+
+    /// Works until every sender is gone and the queue is empty.
+    pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        while let Some(first) = commands.recv().await {
+            let mut weight = first.weight();
+            let mut batch = vec![first];
+            while weight < BATCH
+                && let Ok(next) = commands.try_recv()
+            {
+                weight += next.weight();
+                batch.push(next);
+            }
+            self.carry_out(batch).await;
+        }
+    }
+
+    async fn carry_out(&mut self, batch: Vec<Command>) {
+        let mut waiting = batch;
+        for round in 0..LAST_ROUND {
+            if waiting.is_empty() {
+                return;
+            }
+            waiting = if round < SINGLE_ROUND {
+                self.try_batch(waiting).await
+            } else {
+                let mut conflicting = Vec::new();
+                for command in waiting {
+                    conflicting.extend(self.try_batch(vec![command]).await);
+                }
+                conflicting
+            };
+        }
+        warn!(commands = waiting.len(), "writes keep losing against other nodes and are given up");
+        for command in waiting {
+            command.fail(ServiceError::Overloaded);
+        }
+    }
+
+    /// Carries a batch out; returns the commands that lost a race and must be folded again.
+    async fn try_batch(&mut self, batch: Vec<Command>) -> Vec<Command> {
+        let resolved = match self.resolve(&batch).await {
+            Ok(resolved) => resolved,
+            Err(error) => {
+                fail_all(batch, &error);
+                return Vec::new();
+            }
+        };
+        let mut fold = Fold::new(resolved, self.store.now(), &self.limits, &self.last_id);
+        let outcomes: Vec<Outcome> = batch.iter().map(|command| fold.command(command)).collect();
+        let writes = fold.into_batch();
+        let mut lost: Vec<JobId> = Vec::new();
+        if !writes.changes.is_empty() || !writes.requests.is_empty() {
+            match self.store.commit(&writes).await {
+                Ok(commit) if commit.rolled_back => {
+                    for change in &writes.changes {
+                        self.written.pop(&change.step.record.job.id);
+                    }
+                    return batch;
+                }
+                Ok(commit) => {
+                    self.bus.publish(&commit.committed);
+                    lost = commit.conflicts;
+                }
+                Err(error) => {
+                    // Whether it was stored is unknown. Nothing that was folded counts any more.
+                    for change in &writes.changes {
+                        self.written.pop(&change.step.record.job.id);
+                    }
+                    fail_all(batch, &error);
+                    return Vec::new();
+                }
+            }
+        }
+        for change in writes.changes {
+            let record = change.step.record;
+            if lost.contains(&record.job.id) || record.job.state.is_terminal() {
+                self.written.pop(&record.job.id);
+            } else {
+                self.written.put(record.job.id, record);
+            }
+        }
+        let mut again = Vec::new();
+        for (command, outcome) in batch.into_iter().zip(outcomes) {
+            if outcome.rests_on(&lost) {
+                again.push(command);
+            } else if let Outcome::Remove { id, seq } = outcome {
+                again.extend(self.remove(command, id, seq).await);
+            } else {
+                outcome.answer(command);
+            }
+        }
+        again
+    }
+
+    /// Removes an ended job; the command comes back if the job changed meanwhile.
+    async fn remove(&mut self, command: Command, id: JobId, seq: u64) -> Option<Command> {
+        self.written.pop(&id);
+        match self.store.remove(&[(id, seq)]).await {
+            Ok(committed) if committed.removed().is_empty() => Some(command),
+            Ok(committed) => {
+                self.bus.publish(&committed);
+                Outcome::Removed.answer(command);
+                None
+            }
+            Err(error) => {
+                fail_all(vec![command], &error);
+                None
+            }
+        }
+    }
+
+    /// Reads what the batch rests on and this process does not know.
+    async fn resolve(&mut self, batch: &[Command]) -> Result<Resolved, StoreError> {
+        let mut lookup = Lookup::default();
+        let mut known = Vec::new();
+        for command in batch {
+            lookup.unique.extend(command.unique_keys());
+            lookup.requests.extend(command.idempotency().map(|idempotency| idempotency.request.clone()));
+            let Some(id) = command.job() else { continue };
+            if lookup.jobs.contains(&id) || known.iter().any(|record: &Record| record.job.id == id) {
+                continue;
+            }
+            match self.written.get(&id).filter(|_| matches!(command, Command::Append { .. })) {
+                Some(record) => known.push(record.clone()),
+                None => lookup.jobs.push(id),
+            }
+        }
+        // A job that somebody appends to and somebody else cancels is read: its clocks matter.
+        known.retain(|record| !lookup.jobs.contains(&record.job.id));
+        let mut resolved = Resolved::default();
+        if !lookup.jobs.is_empty() || !lookup.unique.is_empty() || !lookup.requests.is_empty() {
+            resolved = self.store.resolve(&lookup).await?;
+        }
+        // Jobs that are only known by a unique key: the holders, and, for a retry, whoever holds the key by now.
+        let mut second = Lookup::default();
+        for (record, _) in &resolved.jobs {
+            let policy = &record.policy;
+            second.unique.extend(
+                policy.unique_key.clone().map(|key| crate::store::UniqueKey { queue: record.job.queue.clone(), key }),
+            );
+        }
+        second.jobs = resolved.unique.iter().map(|(_, id)| *id).filter(|id| !lookup.jobs.contains(id)).collect();
+        second.jobs.dedup();
+        if !second.jobs.is_empty() || !second.unique.is_empty() {
+            let more = self.store.resolve(&second).await?;
+            resolved.jobs.extend(more.jobs);
+            resolved.unique.extend(more.unique);
+        }
+        resolved.jobs.extend(known.into_iter().map(|record| (record, None)));
+        Ok(resolved)
+    }
+}
+
+fn fail_all(commands: Vec<Command>, error: &StoreError) {
+    error!(error = %error, commands = commands.len(), "the store failed, nothing of this batch is answered as stored");
+    for command in commands {
+        command.fail(ServiceError::StoreUnavailable(error.to_string()));
+    }
+}
+
+impl Outcome {
+    /// Whether it was folded on a job whose write was lost.
+    fn rests_on(&self, lost: &[JobId]) -> bool {
+        self.jobs().iter().any(|id| lost.contains(id))
+    }
+}
+
+/// A refusal as the service says it.
+pub(super) fn refused(refusal: Refusal) -> ServiceError {
+    ServiceError::Refused(refusal)
+}

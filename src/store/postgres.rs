@@ -1,0 +1,136 @@
+//! Postgres: the store for production and for several nodes. Written for 14 and later.
+
+mod read;
+mod tidy;
+mod write;
+
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use time::OffsetDateTime;
+
+use super::clock::Clock;
+use super::{
+    Batch, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, is_conflict, schema,
+};
+use crate::domain::{Event, Job, JobId, Json, Timestamp};
+
+const MIGRATIONS: &[(&str, &str)] = &[("spine", include_str!("postgres/0001_spine.sql"))];
+
+/// Everything of ours lives in this schema, so that an app can share its database with the gateway.
+const SCHEMA: &str = "milepost";
+
+/// The store on a Postgres database.
+pub struct PostgresStore {
+    pool: PgPool,
+    clock: Clock,
+    epoch: String,
+    node: String,
+}
+
+impl PostgresStore {
+    /// Connects, brings the schema up to date, and reads the clock. At most `connections` are ever open.
+    pub async fn connect(url: &str, connections: u32) -> Result<Self, StoreError> {
+        let options = PgConnectOptions::from_str(url)
+            .map_err(|error| StoreError::Unusable(format!("DATABASE_URL is not a Postgres URL: {error}")))?
+            .application_name("milepost")
+            .options([
+                ("search_path", SCHEMA),
+                // Our statements are few and their plans do not depend on their values; custom plans cost twice the CPU.
+                ("plan_cache_mode", "force_generic_plan"),
+                // A statement that takes this long is stuck; whoever waits for it is told to try again.
+                ("statement_timeout", "30s"),
+            ]);
+        let pool = PgPoolOptions::new()
+            .max_connections(connections.max(2))
+            .acquire_timeout(Duration::from_secs(5))
+            .connect_with(options)
+            .await?;
+        let mut connection = pool.acquire().await?;
+        schema::migrate(&mut *connection, Some(SCHEMA), MIGRATIONS).await?;
+        let epoch: String = sqlx::query_scalar(
+            "with made as (
+                 insert into epoch (value) select substr(md5(random()::text || clock_timestamp()::text), 1, 12)
+                 where not exists (select 1 from epoch) returning value)
+             select value from made union all select value from epoch limit 1",
+        )
+        .fetch_one(&mut *connection)
+        .await?;
+        drop(connection);
+        let node = format!("{:016x}", rand::random::<u64>());
+        let store = Self { pool, clock: Clock::new(), epoch, node };
+        store.probe().await?;
+        store.tidy(u64::MAX).await?;
+        Ok(store)
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn epoch(&self) -> &str {
+        &self.epoch
+    }
+
+    fn committers(&self) -> usize {
+        2
+    }
+
+    async fn resolve(&self, lookup: &Lookup) -> Result<Resolved, StoreError> {
+        read::resolve(&self.pool, lookup).await
+    }
+
+    async fn commit(&self, batch: &Batch) -> Result<Commit, StoreError> {
+        match write::commit(&self.pool, batch).await {
+            Err(StoreError::Unavailable(error)) if is_conflict(&error) => Ok(Commit::rolled_back()),
+            other => other,
+        }
+    }
+
+    async fn remove(&self, jobs: &[(JobId, u64)]) -> Result<Committed, StoreError> {
+        write::remove(&self.pool, jobs).await
+    }
+
+    async fn events(&self, id: JobId, range: &EventRange) -> Result<Vec<Event>, StoreError> {
+        read::events(&self.pool, id, range).await
+    }
+
+    async fn part(&self, id: JobId, part: Part) -> Result<Option<Json>, StoreError> {
+        read::part(&self.pool, id, part).await
+    }
+
+    async fn list(&self, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError> {
+        read::list(&self.pool, filter, limit).await
+    }
+
+    async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
+        read::overdue(&self.pool, limit).await
+    }
+
+    async fn retired(&self, keep_ms: u64, limit: u32) -> Result<Vec<(JobId, u64)>, StoreError> {
+        let before = Timestamp::from_millis(self.now().as_millis().saturating_sub(keep_ms.min(i64::MAX as u64) as i64));
+        read::retired(&self.pool, before, limit).await
+    }
+
+    async fn tidy(&self, keep_ms: u64) -> Result<(), StoreError> {
+        tidy::tidy(&self.pool, self.now(), keep_ms).await
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        let asked = Instant::now();
+        let at: OffsetDateTime = sqlx::query_scalar(
+            "insert into nodes (node, alive_at) values ($1, clock_timestamp())
+             on conflict (node) do update set alive_at = excluded.alive_at returning alive_at",
+        )
+        .bind(&self.node)
+        .fetch_one(&self.pool)
+        .await?;
+        self.clock.read(asked, Timestamp::from_datetime(at));
+        Ok(())
+    }
+}

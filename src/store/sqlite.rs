@@ -1,0 +1,163 @@
+//! SQLite, embedded: the store that one command starts. One node, one writer, as many readers as asked for.
+//!
+//! Write-ahead log with `synchronous=FULL`: an answered write survives power loss. The database file is locked, and a
+//! second gateway on it refuses to start.
+
+mod read;
+mod write;
+
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions, Connection};
+use tokio::sync::Mutex;
+
+use super::{
+    Batch, Commit, Committed, EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Resolved, Store, StoreError, schema,
+};
+use crate::domain::{Event, Job, JobId, Json, Timestamp};
+
+const MIGRATIONS: &[(&str, &str)] = &[("spine", include_str!("sqlite/0001_spine.sql"))];
+
+/// The store in a SQLite file.
+pub struct SqliteStore {
+    /// The one connection that writes. SQLite lets one transaction write at a time anyway; queueing here instead of
+    /// in its busy handler is fair and wakes at once. Held across awaits on purpose.
+    writer: Mutex<SqliteConnection>,
+    readers: SqlitePool,
+    epoch: String,
+    /// Locked as long as this store lives.
+    _lock: File,
+}
+
+impl SqliteStore {
+    /// Opens or creates the database file and brings its schema up to date. Opens `connections` for reading.
+    pub async fn open(path: &Path, connections: u32) -> Result<Self, StoreError> {
+        let lock = lock(path)?;
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(Duration::from_secs(5));
+        let unusable = |error| StoreError::Unusable(format!("{} cannot be opened: {error}", path.display()));
+        let mut writer = options.connect().await.map_err(unusable)?;
+        schema::migrate(&mut writer, None, MIGRATIONS).await?;
+        sqlx::query(
+            "insert into epoch (value) select lower(hex(randomblob(6))) where not exists (select 1 from epoch)",
+        )
+        .execute(&mut writer)
+        .await?;
+        let epoch = sqlx::query_scalar("select value from epoch").fetch_one(&mut writer).await?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(connections.max(1))
+            .acquire_timeout(Duration::from_secs(5))
+            .connect_with(options.create_if_missing(false).read_only(true))
+            .await?;
+        Ok(Self { writer: Mutex::new(writer), readers, epoch, _lock: lock })
+    }
+}
+
+fn lock(path: &Path) -> Result<File, StoreError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let unusable = |error: &dyn std::fmt::Display| {
+        StoreError::Unusable(format!("{} cannot be locked: {error}", Path::new(&name).display()))
+    };
+    let file = File::options().create(true).append(true).open(&name).map_err(|error| unusable(&error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(StoreError::Unusable(format!("another gateway is using {}", path.display())))
+        }
+        Err(std::fs::TryLockError::Error(error)) => Err(unusable(&error)),
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn now(&self) -> Timestamp {
+        // The database is this process: its clock is the machine's.
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Timestamp::from_millis(since_epoch.as_millis() as i64)
+    }
+
+    fn epoch(&self) -> &str {
+        &self.epoch
+    }
+
+    fn committers(&self) -> usize {
+        1
+    }
+
+    async fn resolve(&self, lookup: &Lookup) -> Result<Resolved, StoreError> {
+        read::resolve(&self.readers, lookup, self.now()).await
+    }
+
+    async fn commit(&self, batch: &Batch) -> Result<Commit, StoreError> {
+        let now = self.now();
+        let mut writer = self.writer.lock().await;
+        let mut transaction = writer.begin_with("begin immediate").await?;
+        // One writer: only what raced with a removal is rolled back, and folded again.
+        if write::commit(&mut transaction, batch, now).await? {
+            transaction.commit().await?;
+            Ok(Commit { committed: Committed::of_changes(batch.changes.iter()), ..Commit::default() })
+        } else {
+            transaction.rollback().await?;
+            Ok(Commit::rolled_back())
+        }
+    }
+
+    async fn remove(&self, jobs: &[(JobId, u64)]) -> Result<Committed, StoreError> {
+        let mut writer = self.writer.lock().await;
+        let mut transaction = writer.begin_with("begin immediate").await?;
+        let removed = write::remove(&mut transaction, jobs).await?;
+        transaction.commit().await?;
+        Ok(removed)
+    }
+
+    async fn events(&self, id: JobId, range: &EventRange) -> Result<Vec<Event>, StoreError> {
+        read::events(&self.readers, id, range).await
+    }
+
+    async fn part(&self, id: JobId, part: Part) -> Result<Option<Json>, StoreError> {
+        read::part(&self.readers, id, part).await
+    }
+
+    async fn list(&self, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError> {
+        read::list(&self.readers, filter, limit).await
+    }
+
+    async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
+        read::overdue(&self.readers, self.now(), limit).await
+    }
+
+    async fn retired(&self, keep_ms: u64, limit: u32) -> Result<Vec<(JobId, u64)>, StoreError> {
+        let before = Timestamp::from_millis(self.now().as_millis().saturating_sub(keep_ms.min(i64::MAX as u64) as i64));
+        read::retired(&self.readers, before, limit).await
+    }
+
+    async fn tidy(&self, _keep_ms: u64) -> Result<(), StoreError> {
+        let before = self.now().as_millis() - IDEMPOTENCY_MS as i64;
+        let mut writer = self.writer.lock().await;
+        sqlx::query("delete from idempotency where created_at < ?").bind(before).execute(&mut *writer).await?;
+        Ok(())
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        let now = self.now().as_millis();
+        let mut writer = self.writer.lock().await;
+        sqlx::query(
+            "insert into nodes (node, alive_at) values ('embedded', ?1) on conflict (node) do update set alive_at = ?1",
+        )
+        .bind(now)
+        .execute(&mut *writer)
+        .await?;
+        Ok(())
+    }
+}

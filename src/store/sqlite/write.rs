@@ -1,0 +1,400 @@
+//! Writes: each table's rows of a batch go over as one JSON array. Runs inside one `begin immediate` transaction.
+
+use serde::Serialize;
+use sqlx::SqliteConnection;
+
+use crate::domain::{JobId, Timestamp, rules};
+use crate::store::row::{policy_text, progress_text, text};
+use crate::store::{Batch, Change, Committed, IDEMPOTENCY_MS, StoreError, UniqueKey, Waiting};
+
+/// Carries the batch out. `false`: a guard failed, and the transaction must be rolled back.
+pub(super) async fn commit(
+    connection: &mut SqliteConnection,
+    batch: &Batch,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let changes = &batch.changes;
+    let (new, old): (Vec<&Change>, Vec<&Change>) = changes.iter().partition(|change| change.before.is_none());
+    let holds = remember(connection, batch, now).await?
+        && move_unique_keys(connection, changes).await?
+        && update_jobs(connection, &old).await?;
+    if holds {
+        insert_jobs(connection, &new).await?;
+        insert_events(connection, changes).await?;
+        move_waiting(connection, changes).await?;
+        move_leases(connection, changes, now).await?;
+        store_results(connection, changes).await?;
+    }
+    Ok(holds)
+}
+
+/// Runs `sql`, whose only parameter is `rows` as a JSON array. Returns how many rows it changed.
+async fn run(connection: &mut SqliteConnection, sql: &'static str, rows: &[impl Serialize]) -> Result<u64, StoreError> {
+    if rows.is_empty() {
+        return Ok(0);
+    }
+    let rows = serde_json::to_string(rows).expect("rows have string keys only");
+    Ok(sqlx::query(sql).bind(rows).execute(connection).await?.rows_affected())
+}
+
+async fn remember(connection: &mut SqliteConnection, batch: &Batch, now: Timestamp) -> Result<bool, StoreError> {
+    #[derive(Serialize)]
+    struct Row<'a> {
+        scope: &'a str,
+        key: &'a str,
+        hash: String,
+        answer: &'a str,
+        now: i64,
+        expired: i64,
+    }
+    let now = now.as_millis();
+    let rows: Vec<Row> = batch
+        .requests
+        .iter()
+        .map(|r| Row {
+            scope: &r.request.scope,
+            key: &r.request.key,
+            hash: hex(&r.body_hash),
+            answer: r.answer.as_str(),
+            now,
+            expired: now - IDEMPOTENCY_MS as i64,
+        })
+        .collect();
+    let stored = run(
+        connection,
+        "insert into idempotency (scope, key, body_hash, answer, created_at)
+         select value ->> 'scope', value ->> 'key', unhex(value ->> 'hash'), value ->> 'answer', value ->> 'now'
+         from json_each(?) where not exists (
+             select 1 from idempotency i where i.scope = value ->> 'scope' and i.key = value ->> 'key'
+                 and i.created_at > value ->> 'expired')
+         on conflict (scope, key) do update
+             set body_hash = excluded.body_hash, answer = excluded.answer, created_at = excluded.created_at",
+        &rows,
+    )
+    .await?;
+    Ok(stored == rows.len() as u64)
+}
+
+async fn move_unique_keys(connection: &mut SqliteConnection, changes: &[Change]) -> Result<bool, StoreError> {
+    #[derive(Serialize)]
+    struct Row {
+        queue: String,
+        key: String,
+        id: JobId,
+    }
+    let rows = |key: fn(&Change) -> Option<UniqueKey>| -> Vec<Row> {
+        let row = |c: &Change| key(c).map(|u| Row { queue: u.queue.to_string(), key: u.key, id: c.job().id });
+        changes.iter().filter_map(row).collect()
+    };
+    run(
+        connection,
+        "delete from unique_keys where (queue, key, job_id) in
+             (select value ->> 'queue', value ->> 'key', value ->> 'id' from json_each(?))",
+        &rows(Change::frees_unique_key),
+    )
+    .await?;
+    let taken = rows(Change::takes_unique_key);
+    let stored = run(
+        connection,
+        "insert or ignore into unique_keys (queue, key, job_id)
+         select value ->> 'queue', value ->> 'key', value ->> 'id' from json_each(?)",
+        &taken,
+    )
+    .await?;
+    Ok(stored == taken.len() as u64)
+}
+
+/// The columns of `jobs`, for an update as for an insert.
+#[derive(Serialize)]
+struct JobRow<'a> {
+    id: JobId,
+    expected_seq: u64,
+    seq: u64,
+    state: &'static str,
+    attempt: u32,
+    progress: Option<String>,
+    output_bytes: u64,
+    outcome: Option<String>,
+    error: Option<String>,
+    cancel_requested: bool,
+    worker: Option<&'a str>,
+    run_at: i64,
+    started_at: Option<i64>,
+    finished_at: Option<i64>,
+    updated_at: i64,
+    run: u64,
+    output_after_seq: u64,
+    enqueued_at: i64,
+    cancel_reason: Option<&'a str>,
+    due_at: Option<i64>,
+    ending_run: Option<u64>,
+    ending_hash: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new: Option<NewJobRow<'a>>,
+}
+
+/// What never changes.
+#[derive(Serialize)]
+struct NewJobRow<'a> {
+    queue: &'a str,
+    kind: &'a str,
+    subject: Option<&'a str>,
+    max_attempts: u32,
+    priority: i32,
+    tracked: bool,
+    created_at: i64,
+    meta: &'a str,
+    policy: String,
+    payload: &'a str,
+}
+
+impl<'a> JobRow<'a> {
+    fn of(change: &'a Change) -> Self {
+        let (job, record) = (change.job(), &change.step.record);
+        let new = change.before.is_none().then(|| NewJobRow {
+            queue: job.queue.as_str(),
+            kind: job.kind.as_str(),
+            subject: job.subject.as_deref(),
+            max_attempts: job.max_attempts,
+            priority: job.priority,
+            tracked: job.tracked,
+            created_at: job.created_at.as_millis(),
+            meta: job.meta.as_str(),
+            policy: policy_text(&record.policy),
+            payload: change.payload.as_ref().map_or("null", |payload| payload.as_str()),
+        });
+        Self {
+            id: job.id,
+            expected_seq: change.expected_seq(),
+            seq: job.seq,
+            state: job.state.as_str(),
+            attempt: job.attempt,
+            progress: progress_text(job),
+            output_bytes: job.output_bytes,
+            outcome: text(&job.outcome),
+            error: text(&job.error),
+            cancel_requested: job.cancel_requested,
+            worker: job.worker.as_deref(),
+            run_at: job.run_at.as_millis(),
+            started_at: job.started_at.map(Timestamp::as_millis),
+            finished_at: job.finished_at.map(Timestamp::as_millis),
+            updated_at: job.updated_at.as_millis(),
+            run: job.run,
+            output_after_seq: job.output_after_seq,
+            enqueued_at: job.enqueued_at.as_millis(),
+            cancel_reason: job.cancel_reason.as_deref(),
+            due_at: rules::due_at(record).map(Timestamp::as_millis),
+            ending_run: record.ending.map(|ending| ending.run),
+            ending_hash: record.ending.map(|ending| hex(&ending.body_hash)),
+            new,
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `false`: some job is not at the seq it was folded on.
+async fn update_jobs(connection: &mut SqliteConnection, old: &[&Change]) -> Result<bool, StoreError> {
+    let rows: Vec<JobRow> = old.iter().map(|change| JobRow::of(change)).collect();
+    // A heartbeat writes its job's row again as it is: that is its guard.
+    let updated = run(
+        connection,
+        "update jobs set seq = i.value ->> 'seq', state = i.value ->> 'state', attempt = i.value ->> 'attempt',
+             progress = i.value ->> 'progress', output_bytes = i.value ->> 'output_bytes',
+             outcome = i.value ->> 'outcome', error = i.value ->> 'error',
+             cancel_requested = i.value ->> 'cancel_requested', worker = i.value ->> 'worker',
+             run_at = i.value ->> 'run_at', started_at = i.value ->> 'started_at',
+             finished_at = i.value ->> 'finished_at', updated_at = i.value ->> 'updated_at', run = i.value ->> 'run',
+             output_after_seq = i.value ->> 'output_after_seq', enqueued_at = i.value ->> 'enqueued_at',
+             cancel_reason = i.value ->> 'cancel_reason', due_at = i.value ->> 'due_at',
+             ending_run = i.value ->> 'ending_run', ending_hash = unhex(i.value ->> 'ending_hash')
+         from json_each(?) as i where job_id = i.value ->> 'id' and seq = i.value ->> 'expected_seq'",
+        &rows,
+    )
+    .await?;
+    Ok(updated == rows.len() as u64)
+}
+
+async fn insert_jobs(connection: &mut SqliteConnection, new: &[&Change]) -> Result<(), StoreError> {
+    let rows: Vec<JobRow> = new.iter().map(|change| JobRow::of(change)).collect();
+    run(
+        connection,
+        "insert into jobs (job_id, seq, state, attempt, output_bytes, cancel_requested, worker, run_at, started_at,
+             updated_at, run, output_after_seq, enqueued_at, due_at, queue, kind, subject, max_attempts, priority,
+             tracked, created_at, meta, progress, outcome, error, finished_at, cancel_reason, ending_run, ending_hash)
+         select value ->> 'id', value ->> 'seq', value ->> 'state', value ->> 'attempt', value ->> 'output_bytes',
+             value ->> 'cancel_requested', value ->> 'worker', value ->> 'run_at', value ->> 'started_at',
+             value ->> 'updated_at', value ->> 'run', value ->> 'output_after_seq', value ->> 'enqueued_at',
+             value ->> 'due_at', value ->> '$.new.queue', value ->> '$.new.kind', value ->> '$.new.subject',
+             value ->> '$.new.max_attempts', value ->> '$.new.priority', value ->> '$.new.tracked',
+             value ->> '$.new.created_at', value ->> '$.new.meta', value ->> 'progress', value ->> 'outcome',
+             value ->> 'error', value ->> 'finished_at', value ->> 'cancel_reason', value ->> 'ending_run',
+             unhex(value ->> 'ending_hash')
+         from json_each(?)",
+        &rows,
+    )
+    .await?;
+    run(
+        connection,
+        "insert into specs (job_id, policy, payload)
+         select value ->> 'id', value ->> '$.new.policy', value ->> '$.new.payload' from json_each(?)",
+        &rows,
+    )
+    .await?;
+    Ok(())
+}
+
+async fn insert_events(connection: &mut SqliteConnection, changes: &[Change]) -> Result<(), StoreError> {
+    // Arrays, not objects: this is the table with the most rows.
+    let rows: Vec<(JobId, u64, &str, i64, u32, &str)> = changes
+        .iter()
+        .flat_map(|change| change.step.events.iter().map(move |event| (change.job().id, event)))
+        .map(|(id, event)| {
+            (id, event.seq, event.kind.as_str(), event.at.as_millis(), event.attempt, event.data.as_str())
+        })
+        .collect();
+    run(
+        connection,
+        "insert into events (job_id, seq, type, at, attempt, data)
+         select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 from json_each(?)",
+        &rows,
+    )
+    .await?;
+    Ok(())
+}
+
+async fn move_waiting<'a>(connection: &mut SqliteConnection, changes: &'a [Change]) -> Result<(), StoreError> {
+    #[derive(Serialize)]
+    struct Row<'a> {
+        id: JobId,
+        queue: &'a str,
+        priority: i32,
+        concurrency_key: Option<&'a str>,
+        kind: &'a str,
+        run_at: i64,
+    }
+    let row = |change: &'a Change, run_at: Timestamp| Row {
+        id: change.job().id,
+        queue: change.job().queue.as_str(),
+        priority: change.job().priority,
+        concurrency_key: change.step.record.policy.concurrency_key.as_deref(),
+        kind: change.job().kind.as_str(),
+        run_at: run_at.as_millis(),
+    };
+    let (mut leaving, mut ready, mut later) = (Vec::new(), Vec::new(), Vec::new());
+    for change in changes {
+        let (leaves, enters) = change.waiting();
+        if leaves {
+            leaving.push(change.job().id);
+        }
+        match enters {
+            Some(Waiting::Ready) => ready.push(row(change, change.job().run_at)),
+            Some(Waiting::Later(run_at)) => later.push(row(change, run_at)),
+            None => {}
+        }
+    }
+    run(connection, "delete from ready where job_id in (select value from json_each(?))", &leaving).await?;
+    run(connection, "delete from later where job_id in (select value from json_each(?))", &leaving).await?;
+    run(
+        connection,
+        "insert into ready (job_id, queue, priority, concurrency_key, kind, run_at)
+         select value ->> 'id', value ->> 'queue', value ->> 'priority', value ->> 'concurrency_key', value ->> 'kind',
+             value ->> 'run_at' from json_each(?)",
+        &ready,
+    )
+    .await?;
+    run(
+        connection,
+        "insert into later (job_id, run_at) select value ->> 'id', value ->> 'run_at' from json_each(?)",
+        &later,
+    )
+    .await?;
+    Ok(())
+}
+
+async fn move_leases<'a>(
+    connection: &mut SqliteConnection,
+    changes: &'a [Change],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    #[derive(Serialize)]
+    struct Row<'a> {
+        id: JobId,
+        run: u64,
+        worker: Option<&'a str>,
+        queue: &'a str,
+        concurrency_key: Option<&'a str>,
+        expires_at: Option<i64>,
+        cancel_at: Option<i64>,
+    }
+    let row = |change: &'a Change| Row {
+        id: change.job().id,
+        run: change.job().run,
+        worker: change.job().worker.as_deref(),
+        queue: change.job().queue.as_str(),
+        concurrency_key: change.step.record.policy.concurrency_key.as_deref(),
+        expires_at: change.lease.renew_ms.map(|ms| now.plus_millis(ms).as_millis()),
+        cancel_at: change.lease.cancel_ms.map(|ms| now.plus_millis(ms).as_millis()),
+    };
+    let rows = |pick: fn(&Change) -> bool| changes.iter().filter(|change| pick(change)).map(row).collect::<Vec<_>>();
+    run(
+        connection,
+        "delete from leases where job_id in (select value ->> 'id' from json_each(?))",
+        &rows(|change| change.lease.close),
+    )
+    .await?;
+    run(
+        connection,
+        "insert into leases (job_id, run, worker, queue, concurrency_key, expires_at, cancel_at)
+         select value ->> 'id', value ->> 'run', value ->> 'worker', value ->> 'queue', value ->> 'concurrency_key',
+             value ->> 'expires_at', value ->> 'cancel_at' from json_each(?)",
+        &rows(|change| change.lease.open && !change.lease.close),
+    )
+    .await?;
+    run(
+        connection,
+        "update leases set expires_at = coalesce(i.value ->> 'expires_at', expires_at),
+             cancel_at = min(coalesce(cancel_at, i.value ->> 'cancel_at'), coalesce(i.value ->> 'cancel_at', cancel_at))
+         from json_each(?) as i where job_id = i.value ->> 'id'",
+        &rows(|c| !c.lease.open && !c.lease.close && (c.lease.renew_ms.is_some() || c.lease.cancel_ms.is_some())),
+    )
+    .await?;
+    Ok(())
+}
+
+async fn store_results(connection: &mut SqliteConnection, changes: &[Change]) -> Result<(), StoreError> {
+    let dropped: Vec<JobId> = changes.iter().filter(|change| change.drops_result()).map(|c| c.job().id).collect();
+    run(connection, "delete from results where job_id in (select value from json_each(?))", &dropped).await?;
+    let results: Vec<(JobId, &str)> =
+        changes.iter().filter_map(|change| Some((change.job().id, change.step.result.as_ref()?.as_str()))).collect();
+    run(
+        connection,
+        "insert or replace into results (job_id, data) select value ->> 0, value ->> 1 from json_each(?)",
+        &results,
+    )
+    .await?;
+    Ok(())
+}
+
+/// Deletes jobs that have ended and are still at the given seq.
+pub(super) async fn remove(connection: &mut SqliteConnection, jobs: &[(JobId, u64)]) -> Result<Committed, StoreError> {
+    let asked = serde_json::to_string(jobs).expect("ids and numbers");
+    let removed: Vec<String> = sqlx::query_scalar(
+        "delete from jobs where finished_at is not null
+             and (job_id, seq) in (select value ->> 0, value ->> 1 from json_each(?)) returning job_id",
+    )
+    .bind(asked)
+    .fetch_all(&mut *connection)
+    .await?;
+    let removed: Vec<JobId> = removed.iter().filter_map(|id| JobId::parse(id)).collect();
+    for sql in [
+        "delete from events where job_id in (select value from json_each(?))",
+        "delete from specs where job_id in (select value from json_each(?))",
+        "delete from results where job_id in (select value from json_each(?))",
+    ] {
+        run(connection, sql, &removed).await?;
+    }
+    Ok(Committed::of_removed(removed))
+}
