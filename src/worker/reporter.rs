@@ -106,6 +106,7 @@ impl Reporter {
             ended_at: watch::Sender::new(None),
             abandoned: watch::Sender::new(false),
             cancel_heard: AtomicBool::new(false),
+            finishing: AtomicBool::new(false),
             over: watch::Sender::new(None),
         });
         let sender = Sender { shared: Arc::clone(&shared), full: HashSet::new() };
@@ -150,6 +151,8 @@ struct Shared {
     ended_at: watch::Sender<Option<Instant>>,
     abandoned: watch::Sender<bool>,
     cancel_heard: AtomicBool,
+    /// The job's last event is on its way.
+    finishing: AtomicBool,
     /// Why nothing can be told any more.
     over: watch::Sender<Option<Delivery>>,
 }
@@ -174,6 +177,8 @@ impl Shared {
                 Err(error) if error.is_passing() => {
                     tokio::time::sleep(backoff.next_delay(error.retry_after())).await;
                 }
+                // Held over the job's last event: that is no news.
+                Err(_) if self.finishing.load(Ordering::Relaxed) => return,
                 Err(error) => {
                     self.lose(&error).await;
                     return;
@@ -332,6 +337,7 @@ impl Sender {
         if let Some(over) = self.shared.over.borrow().clone() {
             return over;
         }
+        self.shared.finishing.store(true, Ordering::Relaxed);
         let refusal = match self.append(encode_batch([&last], 1).0).await {
             Outcome::Stored => return Delivery::Stored,
             Outcome::Over(delivery) => return delivery,
