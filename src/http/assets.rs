@@ -34,7 +34,11 @@ pub(super) async fn get_page(State(api): State<Api>, headers: HeaderMap) -> ApiR
 
 /// A part of the page.
 pub(super) async fn get_asset(Path(path): Path<String>, headers: HeaderMap) -> ApiResult {
-    let file = App::get(&path).or_else(|| Client::get(&path));
+    let file = match path.split_once('/') {
+        Some(("app", name)) => App::get(name),
+        Some(("client", name)) => Client::get(name),
+        Some(_) | None => None,
+    };
     let file = file.ok_or_else(ApiError::not_found)?;
     let media_type = match path.rsplit_once('.').map(|(_, extension)| extension) {
         Some("js") => "text/javascript; charset=utf-8",

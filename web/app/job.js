@@ -1,0 +1,342 @@
+// @ts-check
+/** One job, live: where it stands, how far it is, what it says, how it ended. */
+import { progressBar } from "./bar.js";
+import { announce, batched, element, setAttribute, setText } from "./dom.js";
+import { Follower } from "./follow.js";
+import { amount, duration, elapsed, oneLine, plain, safeLink, standing } from "./format.js";
+import { ask, base, jobPath, now, Refusal } from "./gateway.js";
+import { eventList, logList, outputBox } from "./record.js";
+
+/** @typedef {import("../client/fold.js").Job} Job */
+/** @typedef {import("../client/fold.js").LogEvent} LogEvent */
+
+/** How much of the log before the page was opened is shown. */
+const HISTORY = 200;
+/** @type {Record<import("./follow.js").Link, string>} */
+const LINK = {
+  connecting: "Connecting…",
+  live: "Live",
+  reconnecting: "Reconnecting…",
+  stale: "No word from the gateway: what is shown may be old",
+  ended: "Ended",
+  gone: "Not found",
+};
+
+/**
+ * @param {HTMLElement} main
+ * @param {string} id
+ */
+export function showJob(main, id) {
+  const page = skeleton(main, id);
+  const log = logList(page.log);
+  const events = eventList(page.events);
+  const output = outputBox(page.output);
+  const draw = batched(() => {
+    const { view, link } = follower;
+    drawLink(page.link, link);
+    if (link === "gone") drawMissing(main, id);
+    else if (view.job) {
+      drawJob(page, view.job);
+      output.draw(view.output, view.job);
+      log.draw();
+      events.draw();
+    }
+  });
+
+  /** Live events that came while the ones before them were still being fetched; null when nothing is. */
+  let waiting = /** @type {LogEvent[] | null} */ (null);
+  /** @param {LogEvent} event */
+  const record = (event) => {
+    log.add(event);
+    events.add(event);
+  };
+  const speak = speaker();
+
+  const follower = new Follower(id, {
+    onChange() {
+      speak(follower.view.job, follower.link);
+      draw();
+    },
+    async onState(job) {
+      const gathered = (waiting = /** @type {LogEvent[]} */ ([]));
+      const after = Math.max(0, job.seq - HISTORY);
+      const earlier = await ask(jobPath(id, `/events?after=${after}&limit=${HISTORY}`)).catch(() => null);
+      if (waiting !== gathered) return; // A later state asked again.
+      waiting = null;
+      log.clear();
+      events.clear();
+      const before = /** @type {LogEvent[]} */ (earlier?.events ?? []).filter((event) => event.seq <= job.seq);
+      [...before, ...gathered].forEach(record);
+      draw();
+    },
+    onEvent(event) {
+      if (waiting) waiting.push(event);
+      else record(event);
+    },
+  });
+
+  page.cancel.addEventListener("click", () => {
+    page.cancel.hidden = true;
+    page.confirm.hidden = false;
+    page.keep.focus();
+  });
+  page.keep.addEventListener("click", () => {
+    page.confirm.hidden = true;
+    draw();
+    requestAnimationFrame(() => page.cancel.focus());
+  });
+  page.really.addEventListener("click", async () => {
+    page.confirm.hidden = true;
+    setText(page.refusal, "");
+    try {
+      const body = JSON.stringify({ reason: "cancelled on the page" });
+      await ask(jobPath(id, "/cancel"), { method: "POST", headers: { "content-type": "application/json" }, body });
+      announce("Cancel requested");
+    } catch (error) {
+      setText(page.refusal, `Not cancelled: ${/** @type {Refusal} */ (error).message}`);
+    }
+    draw();
+  });
+
+  // The clock of the page; nobody sees it tick in a hidden tab.
+  setInterval(() => document.hidden || draw(), 1000);
+  // A page in the back-forward cache holds no connection.
+  addEventListener("pagehide", () => follower.close());
+  addEventListener("pageshow", ({ persisted }) => {
+    if (persisted && follower.link !== "ended" && follower.link !== "gone") follower.open();
+  });
+  follower.open();
+}
+
+/**
+ * @param {HTMLElement} main
+ * @param {string} id
+ */
+function skeleton(main, id) {
+  const bar = progressBar("Progress of this job");
+  const page = {
+    link: /** @type {HTMLElement} */ (document.getElementById("link")),
+    title: element("h1", {}, "Job"),
+    badge: element("span", { class: "badge large" }),
+    subject: element("p", { class: "subject" }),
+    bar,
+    far: element("strong", { class: "far" }),
+    time: element("span", { class: "time" }),
+    message: element("p", { class: "message" }),
+    ending: element("div", { class: "ending" }),
+    facts: element("dl", { class: "facts" }),
+    output: element("section", { class: "card", hidden: true }),
+    log: element("section", { class: "card", hidden: true }),
+    events: element("section", { class: "card", hidden: true }),
+    cancel: element("button", { type: "button", hidden: true }, "Cancel job"),
+    confirm: element("span", { class: "confirm", role: "group", "aria-label": "Cancel this job?", hidden: true }),
+    really: element("button", { type: "button", class: "danger" }, "Yes, cancel it"),
+    keep: element("button", { type: "button" }, "Let it run"),
+    refusal: element("span", { class: "refusal", role: "alert" }),
+    /** What `ending` and `facts` show, so that they are built again only when that changes. */
+    endingKey: "",
+    factsKey: "",
+  };
+  page.confirm.append("Cancel this job? ", page.really, page.keep);
+  main.replaceChildren(
+    element("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, element("a", { href: `${base}/` }, "Jobs"), ` / ${id}`),
+    element(
+      "section",
+      { class: "card head", "aria-label": "State" },
+      element("div", { class: "heading" }, page.title, page.badge),
+      page.subject,
+      bar.root,
+      element("div", { class: "words" }, page.far, page.time),
+      page.message,
+      page.ending,
+      page.facts,
+      element("div", { class: "actions" }, page.cancel, page.confirm, page.refusal),
+    ),
+    page.output,
+    element("div", { class: "records" }, page.log, page.events),
+  );
+  page.link.hidden = false;
+  return page;
+}
+
+/**
+ * @param {HTMLElement} target
+ * @param {import("./follow.js").Link} link
+ */
+function drawLink(target, link) {
+  setText(target, LINK[link]);
+  setAttribute(target, "data-link", link);
+}
+
+/**
+ * @param {HTMLElement} main
+ * @param {string} id
+ */
+function drawMissing(main, id) {
+  document.title = "No such job · Milepost";
+  if (main.querySelector(".missing")) return;
+  main.replaceChildren(
+    element(
+      "section",
+      { class: "card missing" },
+      element("h1", {}, "No such job"),
+      element("p", {}, "There is no job with this id here. It may have been deleted, or its time was up."),
+      element("p", { class: "mono" }, id),
+      element("p", {}, element("a", { href: `${base}/` }, "All jobs")),
+    ),
+  );
+}
+
+/**
+ * @param {ReturnType<typeof skeleton>} page
+ * @param {Job} job
+ */
+function drawJob(page, job) {
+  const { label, tone } = standing(job);
+  const far = amount(job);
+  const share = job.progress?.percent != null && !job.terminal ? `${far.split(" · ")[0]} · ` : "";
+  document.title = `${share}${job.terminal ? `${label} · ` : ""}${job.kind} · Milepost`;
+  setText(page.title, job.kind);
+  setText(page.badge, label);
+  setAttribute(page.badge, "data-tone", tone);
+  setText(page.subject, job.subject ?? "");
+  page.bar.draw(job);
+  setText(page.far, far || (job.state === "running" ? "Running" : label));
+  const span = elapsed(job, now());
+  setText(page.time, span ? `${span.label} ${duration(span.ms)}` : "");
+  setText(page.message, plain([job.progress?.phase, job.progress?.message].filter(Boolean).join(": ")));
+  drawOnce(page, "endingKey", [job.outcome, job.error, job.state], () => page.ending.replaceChildren(...ending(job)));
+  drawOnce(page, "factsKey", [job.worker, job.attempt, job.started_at, job.finished_at, job.created_at, job.meta], () =>
+    page.facts.replaceChildren(...facts(job)),
+  );
+  const cancellable = !job.terminal && !job.cancel_requested;
+  page.cancel.hidden = !cancellable || !page.confirm.hidden;
+  if (!cancellable) page.confirm.hidden = true;
+}
+
+/**
+ * Builds a part again only if what it shows is another, so that focus and selection in it survive.
+ * @param {ReturnType<typeof skeleton>} page
+ * @param {"endingKey" | "factsKey"} name
+ * @param {unknown} shows
+ * @param {() => void} build
+ */
+function drawOnce(page, name, shows, build) {
+  const key = JSON.stringify(shows);
+  if (page[name] === key) return;
+  page[name] = key;
+  build();
+}
+
+/**
+ * How the job ended, or why it is tried again.
+ * @param {Job} job
+ * @returns {HTMLElement[]}
+ */
+function ending(job) {
+  const parts = [];
+  if (job.outcome) parts.push(outcome(job, job.outcome));
+  if (job.error) {
+    const { code, message, details } = job.error;
+    const tone = job.state === "failed" ? "bad" : "warning";
+    const box = element(
+      "div",
+      { class: "box", "data-tone": tone },
+      element("p", {}, element("strong", {}, code || "error"), message ? ` ${plain(message)}` : ""),
+    );
+    if (details !== undefined && details !== null) box.append(element("pre", {}, JSON.stringify(details, null, 2)));
+    box.append(element("p", { class: "mono" }, `Job ${job.id}`));
+    parts.push(box);
+  }
+  if (job.state === "expired") {
+    parts.push(element("div", { class: "box", "data-tone": "bad" }, element("p", {}, "It was not started in time.")));
+  }
+  return parts;
+}
+
+/**
+ * @param {Job} job
+ * @param {import("../client/fold.js").Outcome} result
+ */
+function outcome(job, result) {
+  const bad = result.ok === false;
+  const box = element("div", { class: "box", "data-tone": bad ? "warning" : "good" });
+  const lead = bad ? "It ran to its end, but reported that this was no success." : "";
+  const words = [result.note ? plain(String(result.note)) : "", lead].filter(Boolean).join(" · ");
+  const status = result.status && result.status !== "ok" ? String(result.status) : bad ? "not ok" : "ok";
+  box.append(element("p", {}, element("strong", {}, status), words ? ` ${words}` : ""));
+  const measures = Object.entries(result.metrics ?? {});
+  if (result.items != null) measures.unshift(["items", result.items]);
+  if (measures.length > 0) {
+    const list = measures.map(([name, value]) => element("li", {}, `${name} `, element("b", {}, oneLine(value, 60))));
+    box.append(element("ul", { class: "measures" }, ...list));
+  }
+  const links = (Array.isArray(result.artifacts) ? result.artifacts : []).map(artifact);
+  if (result.result_url) {
+    const href = `${base}${jobPath(job.id, "/result")}`;
+    links.push(element("li", {}, element("a", { href }, "Result data")));
+  }
+  if (links.length > 0) box.append(element("ul", { class: "artifacts" }, ...links));
+  return box;
+}
+
+/** @param {{label?: string, url?: string}} made */
+function artifact({ label, url }) {
+  const href = safeLink(url);
+  const name = String(label ?? url ?? "artifact");
+  // Not a web address: shown, not offered.
+  return element("li", {}, href ? element("a", { href, rel: "noopener noreferrer", target: "_blank" }, name) : name);
+}
+
+/**
+ * @param {Job} job
+ * @returns {HTMLElement[]}
+ */
+function facts(job) {
+  /** @type {[string, string | null][]} */
+  const rows = [
+    ["Queue", job.queue],
+    ["Worker", job.worker],
+    ["Attempt", job.tracked ? null : `${job.attempt} of ${job.max_attempts}`],
+    ["Created", when(job.created_at)],
+    ["Started", when(job.started_at)],
+    ["Finished", when(job.finished_at)],
+    ...Object.entries(job.meta ?? {}).map(([name, value]) => /** @type {[string, string]} */ ([name, oneLine(value)])),
+  ];
+  return rows.flatMap(([name, value]) =>
+    value === null ? [] : [element("div", {}, element("dt", {}, name), element("dd", {}, value))],
+  );
+}
+
+/**
+ * An instant, whole and with its zone: the gateway's words without the fraction.
+ * @param {string | null} time
+ */
+function when(time) {
+  return time ? time.replace("T", " ").replace(/\.\d+Z$/, " UTC") : null;
+}
+
+/** Says what changed, and only what matters: the state, half-way, the connection. */
+function speaker() {
+  let state = "";
+  let half = false;
+  /** @type {import("./follow.js").Link} */
+  let link = "connecting";
+  /**
+   * @param {Job | null} job
+   * @param {import("./follow.js").Link} newer
+   */
+  return (job, newer) => {
+    if (newer !== link && (newer === "reconnecting" || newer === "stale" || (newer === "live" && link !== "connecting"))) {
+      announce(newer === "live" ? "Connected again" : LINK[newer]);
+    }
+    link = newer;
+    if (!job) return;
+    const { label } = standing(job);
+    const share = job.progress?.percent ?? 0;
+    if (label !== state) announce(job.error && job.terminal ? `${label}: ${job.error.code ?? "error"}` : label);
+    else if (share >= 50 && !half && !job.terminal) announce("Half-way");
+    state = label;
+    half = share >= 50;
+  };
+}
