@@ -20,6 +20,7 @@ mod layers;
 mod list;
 mod open_mode;
 mod openapi;
+mod outage;
 mod outcome;
 mod output;
 mod poll;
