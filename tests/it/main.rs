@@ -34,3 +34,4 @@ mod stream;
 mod sweep;
 mod text;
 mod unique;
+mod wire;
