@@ -18,6 +18,11 @@ on_both_stores!(
     bad_line_ends_the_request_and_earlier_lines_stay,
     line_after_the_end_is_not_stored,
     cancel_answers_an_open_line_request,
+    blank_line_is_a_heartbeat_and_any_line_end_will_do,
+    line_that_never_ends_is_refused,
+    lines_of_a_cut_connection_stay_whole,
+    silent_line_request_does_not_keep_its_job_alive,
+    offsets_within_an_array_go_on,
     terminal_append_repeated_is_200_and_a_different_one_409,
     job_without_a_lease_takes_no_append,
     waiting_job_takes_no_append,
@@ -248,6 +253,82 @@ async fn cancel_answers_an_open_line_request(store: Store) {
     job.cancel(json!({"reason": "enough", "grace_ms": 60_000})).await.expect(202);
     let told = answer(&mut lines).await.expect(200);
     assert_eq!((&told["cancel_requested"], &told["stored"]), (&json!(true), &json!(1)), "{told}");
+}
+
+async fn blank_line_is_a_heartbeat_and_any_line_end_will_do(store: Store) {
+    let server = store.shared().await;
+    let job = server.tracked().await;
+    let body = format!("\n{}\r\n\r\n\n  {}  \n\n{}", log("a"), log("b"), log("no line end"));
+    assert_eq!(job.post("/events").ndjson(body).send().await.expect(200)["seq"], 5);
+    for nothing in ["", "\n", "\r\n\n"] {
+        assert_eq!(job.post("/events").ndjson(nothing).send().await.expect(200)["seq"], 5);
+    }
+    let beating = server.job(json!({"kind": "k", "tracked": true, "timeout_ms": 2_000})).await;
+    let mut lines = beating.open_lines().await;
+    for _ in 0..16 {
+        lines.write_chunk(b"\n").await.expect("the server reads");
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    assert_eq!(beating.state().await["state"], "running");
+}
+
+async fn line_that_never_ends_is_refused(store: Store) {
+    let server = store.serve(&[]).await;
+    let job = server.tracked().await;
+    let mut lines = job.open_lines().await;
+    lines.write_chunk(format!("{}\n", log("fine")).as_bytes()).await.expect("the server reads");
+    let before = server.resident();
+    let piece = vec![b'x'; 100_000];
+    let pouring = async {
+        for _ in 0..500 {
+            if lines.write_chunk(&piece).await.is_err() {
+                break;
+            }
+        }
+    };
+    within(PATIENCE, "the end of the pouring", pouring).await;
+    let grown = server.resident().saturating_sub(before) / 1_000_000;
+    assert!(grown < 30, "a line without an end cost {grown} MB");
+    if let Ok(refusal) = within(PATIENCE, "an answer", lines.answer("POST")).await {
+        assert_eq!(refusal.problem(413, "payload_too_large")["stored"], 1);
+    }
+    assert_eq!(job.types().await, ["queued", "started", "log"]);
+}
+
+async fn lines_of_a_cut_connection_stay_whole(store: Store) {
+    let job = store.shared().await.tracked().await;
+    let mut stream = job.resume(2).await;
+    let mut lines = job.open_lines().await;
+    lines.write_chunk(format!("{}\n", log("whole")).as_bytes()).await.expect("the server reads");
+    stream.expect("log").await;
+    let half = log("half").to_string();
+    lines.write_chunk(&half.as_bytes()[..half.len() - 1]).await.expect("the server reads");
+    drop(lines);
+    let mut complete_but_cut = job.open_lines().await;
+    complete_but_cut.write_chunk(log("no line end, and then a cut").to_string().as_bytes()).await.expect("read");
+    drop(complete_but_cut);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(job.types().await, ["queued", "started", "log"], "a line that was cut is no line");
+    job.note("usable").await;
+}
+
+async fn silent_line_request_does_not_keep_its_job_alive(store: Store) {
+    let job = store.shared().await.job(json!({"kind": "k", "tracked": true, "timeout_ms": 700})).await;
+    let mut lines = job.open_lines().await;
+    lines.write_chunk(format!("{}\n", log("then silence")).as_bytes()).await.expect("the server reads");
+    let problem = answer(&mut lines).await.problem(409, "job_terminal");
+    assert_eq!(problem["stored"], 1);
+    assert_eq!(job.state().await["error"]["code"], "timed_out");
+}
+
+async fn offsets_within_an_array_go_on(store: Store) {
+    let job = store.shared().await.tracked().await;
+    let texts = ["a", "ü", "", "😀", "z"];
+    let events: Vec<Value> = texts.iter().map(|text| json!({"type": "output", "data": {"text": text}})).collect();
+    job.append(Value::from(events)).await;
+    let log = job.log().await;
+    let offsets: Vec<u64> = log[2..].iter().map(|event| number(&event["data"]["offset"])).collect();
+    assert_eq!(offsets, [0, 1, 3, 3, 7]);
 }
 
 async fn terminal_append_repeated_is_200_and_a_different_one_409(store: Store) {

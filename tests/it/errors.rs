@@ -15,6 +15,7 @@ on_both_stores!(
     wrong_media_type_is_415_and_names_the_right_ones,
     broken_http_is_refused_and_hurts_nobody,
     half_a_head_is_not_waited_for,
+    deep_and_odd_json_hurts_nobody,
     operations_routes_answer,
 );
 
@@ -203,6 +204,38 @@ async fn broken_http_is_refused_and_hurts_nobody(store: Store) {
         }
     }
     server.get("/livez").send().await.expect_ok();
+}
+
+async fn deep_and_odd_json_hurts_nobody(store: Store) {
+    let server = store.shared().await;
+    let job = server.tracked().await;
+    let deep = |open: &str, close: &str, depth: usize| format!("{}1{}", open.repeat(depth), close.repeat(depth));
+    let mut odd: Vec<String> = [100, 127, 128, 129, 1_000, 100_000, 400_000]
+        .iter()
+        .flat_map(|depth| [deep("[", "]", *depth), "[".repeat(*depth), deep("{\"a\":", "}", (*depth).min(100_000))])
+        .collect();
+    odd.extend(
+        ["1e99999999", "-0", "1E+2", "{\"a\":1,\"a\":2}", "\"\\u00\"", "\"\\ud800\\u\"", "\"\t\""].map(str::to_owned),
+    );
+    for value in odd {
+        let bodies = [
+            (job.path("/events"), value.clone()),
+            (job.path("/events"), format!(r#"{{"type":"own","data":{{"x":{value}}}}}"#)),
+            (job.path("/cancel"), format!(r#"{{"reason":{value},"nope":1}}"#)),
+            ("/v1/jobs".to_owned(), format!(r#"{{"kind":"k","payload":{value},"meta":{{"m":{value}}}}}"#)),
+            ("/v1/jobs/batch".to_owned(), format!(r#"{{"jobs":[{{"kind":"k","payload":{value}}}]}}"#)),
+        ];
+        for (path, body) in bodies {
+            let answer = server.post(&path).header("Content-Type", "application/json").body(body).send().await;
+            assert!([200, 202, 400, 413, 422].contains(&answer.status()), "{}: {}", path, answer.text());
+        }
+        let line = format!("{{\"type\":\"own\",\"data\":{{\"x\":{value}}}}}\n");
+        let answer = job.post("/events").ndjson(line).send().await;
+        assert!([200, 413, 422].contains(&answer.status()), "{}", answer.text());
+    }
+    let log = job.log().await;
+    assert_covers(&job.resume(0).await.until_seq(log.len() as u64).await, &log, 0);
+    server.list("kind=k").await;
 }
 
 async fn half_a_head_is_not_waited_for(store: Store) {

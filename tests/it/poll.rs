@@ -9,6 +9,8 @@ use crate::harness::*;
 on_both_stores!(
     state_has_the_headers_of_a_private_version,
     etag_is_strong_and_new_for_every_change,
+    etag_outlives_the_process,
+    every_answer_of_the_log_route_varies_alike,
     if_none_match_answers_304_in_every_form,
     wait_that_is_no_number_of_seconds_is_422,
     wait_answers_at_once_when_something_already_differs,
@@ -72,6 +74,31 @@ async fn etag_is_strong_and_new_for_every_change(store: Store) {
     let before = etag(&job).await;
     job.append(json!([])).await;
     assert_eq!(etag(&job).await, before, "a heartbeat changes nothing");
+}
+
+async fn etag_outlives_the_process(store: Store) {
+    let server = store.serve(&[]).await;
+    let job = server.tracked().await;
+    let before = etag(&job).await;
+    server.kill9();
+    server.restart().await;
+    assert_eq!(etag(&job).await, before, "the epoch belongs to the store");
+    let other = store.serve(&[]).await;
+    assert_ne!(etag(&other.tracked().await).await, before);
+}
+
+async fn every_answer_of_the_log_route_varies_alike(store: Store) {
+    let job = store.shared().await.tracked().await;
+    let answers = [
+        (job.get("/events"), 200),
+        (job.get("/events?nope=1"), 422),
+        (job.server.request("HEAD", &job.path("/events")), 200),
+        (job.server.get("/v1/jobs/nope/events"), 404),
+    ];
+    for (request, status) in answers {
+        let answer = request.send().await;
+        assert_eq!((answer.status(), answer.header("vary")), (status, VARY));
+    }
 }
 
 async fn if_none_match_answers_304_in_every_form(store: Store) {

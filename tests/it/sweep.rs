@@ -16,6 +16,7 @@ on_both_stores!(
     times_pass_while_the_server_is_down,
     ended_jobs_go_after_retention_and_live_ones_stay,
     scheduled_job_needs_no_event_to_become_due,
+    job_that_nobody_watches_any_more_is_cancelled,
 );
 
 /// The event that the sweep wrote, as the stream saw it, which must also be the last of the log.
@@ -126,6 +127,32 @@ async fn ended_jobs_go_after_retention_and_live_ones_stay(store: Store) {
     assert_eq!(live.state().await["state"], "running");
     assert_eq!(live.log().await.len(), 3);
     assert_eq!(waiting.state().await["state"], "queued");
+}
+
+async fn job_that_nobody_watches_any_more_is_cancelled(store: Store) {
+    let server = store.shared().await;
+    let spec = |tracked: bool| json!({"kind": "k", "tracked": tracked, "cancel_if_unwatched_ms": 500});
+    let (running, waiting) = (server.job(spec(true)).await, server.job(spec(false)).await);
+    let (never, watched) = (server.job(spec(true)).await, server.job(spec(true)).await);
+    running.stream().await.expect("state").await;
+    waiting.stream().await.expect("state").await;
+    let mut eye = watched.stream().await;
+    eye.expect("state").await;
+    // Looking at the list is not watching: a plain GET of a job would count for ten seconds.
+    eventually(PATIENCE, "the cancel", async || {
+        let cancelled = server.list("state=cancelled&kind=k").await;
+        cancelled.iter().any(|job| job["id"] == waiting.id).then_some(())
+    })
+    .await;
+    assert_eq!(waiting.log().await[1]["data"]["reason"], "unwatched");
+    eventually(PATIENCE, "the request to stop", async || {
+        let live = server.list("active=true&kind=k").await;
+        live.iter().any(|job| job["id"] == running.id && job["cancel_requested"] == true).then_some(())
+    })
+    .await;
+    assert_eq!(running.log().await[2]["data"]["reason"], "unwatched");
+    assert_eq!(watched.types().await, ["queued", "started"], "somebody watches");
+    assert_eq!(never.types().await, ["queued", "started"], "nobody has begun to watch");
 }
 
 async fn scheduled_job_needs_no_event_to_become_due(store: Store) {

@@ -223,6 +223,17 @@ impl Connection {
         self.write(&framed).await
     }
 
+    /// The stream that answers the request that was written.
+    pub async fn into_stream(mut self) -> Stream {
+        let head = within(PATIENCE, "the head of a stream", self.read_head()).await.expect("a head");
+        Stream::new(self, head, "GET")
+    }
+
+    /// A head that no body follows.
+    pub async fn head_alone(&mut self) -> io::Result<Head> {
+        self.read_head().await
+    }
+
     /// Reads the answer to the request that was written.
     pub async fn answer(&mut self, method: &str) -> io::Result<Answer> {
         let head = self.read_head().await?;
@@ -244,7 +255,7 @@ impl Connection {
         let head: Vec<u8> = self.unread.drain(..end + 4).collect();
         let text = String::from_utf8(head).map_err(|_| invalid("a head that is no UTF-8"))?;
         let mut lines = text.trim_end().split("\r\n");
-        let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 "));
+        let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 ").or(line.strip_prefix("HTTP/1.0 ")));
         let status = status.and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(|| invalid("no status line"))?;
         let headers = lines
             .map(|line| line.split_once(": ").or_else(|| line.split_once(':')).unwrap_or((line, "")))

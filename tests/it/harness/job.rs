@@ -209,6 +209,7 @@ impl Stream {
 /// Seqs are 1…n without a hole.
 #[track_caller]
 fn assert_dense(log: &[Value]) {
+    assert!(log.is_sorted_by(|a, b| text(&a["at"]) <= text(&b["at"])), "time runs backwards in {log:?}");
     for (index, event) in log.iter().enumerate() {
         assert_eq!(number(&event["seq"]), index as u64 + 1, "a hole or a duplicate in {log:?}");
     }

@@ -336,6 +336,18 @@ impl Database {
         Self { url: format!("{cluster}/{name}{query}"), name }
     }
 
+    /// Cuts every connection and lets no new one in, as when the database goes away.
+    pub async fn away(&self) {
+        execute(&maintenance_url(), format!("alter database {} allow_connections false", self.name)).await;
+        let cut = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname";
+        execute(&maintenance_url(), format!("{cut} = '{}'", self.name)).await;
+    }
+
+    /// Lets connections in again.
+    pub async fn back(&self) {
+        execute(&maintenance_url(), format!("alter database {} allow_connections true", self.name)).await;
+    }
+
     /// How many connections to this database are open, without the one that asks.
     pub async fn connections(&self) -> i64 {
         let mut connection = PgConnection::connect(&maintenance_url()).await.expect("the cluster answers");
