@@ -85,7 +85,11 @@ require() {
   apt-get update -q
   # shellcheck disable=SC2086 # a list of names
   apt-get install -q -y --no-install-recommends $missing
-  if [[ -n "$no_cluster" ]]; then rm "$no_cluster"; fi
+  if [[ -e "$no_cluster.ucf-dist" ]]; then
+    mv "$no_cluster.ucf-dist" "$no_cluster"
+  elif [[ -n "$no_cluster" ]]; then
+    rm "$no_cluster"
+  fi
   if wants rust browser; then [[ -n "$(postgres_bin)" ]] || die "postgresql was installed, but no initdb was found"; fi
   if wants web browser; then has_node || die "node 18.19 or newer is needed, this is $(node --version 2>&1 || true)"; fi
   if wants browser; then [[ -n "$(chromium_bin)" ]] || die "chromium was installed, but was not found"; fi

@@ -125,7 +125,8 @@ function logFrames(frames) {
 }
 
 for (const store of STORES) {
-  describe(`on ${store}`, () => {
+  // Together: most of the time is spent waiting for clients that were told to come back later.
+  describe(`on ${store}`, { concurrency: true }, () => {
     /** @type {import("playwright-core").Browser} */
     let browser;
     before(async () => {

@@ -108,6 +108,7 @@ for (const store of STORES) {
       // Longer than any `retry:` of a stream, and than the list's refresh.
       await sleep(4_000);
       assert.deepEqual(recorder.seen.slice(asked), []);
+      assert.equal(recorder.streams.filter(({ path }) => path.includes(id)).length, 1);
     });
 
     test("a reload in mid-job shows state, output and log at once", async () => {
@@ -187,6 +188,30 @@ describe("whatever the store", () => {
     assert.match(recorder.streams.at(-1)?.path ?? "", new RegExp(`after=${seq - 1}$`));
   });
 
+  test("a stream that reached its maximum age is opened again without a word", async () => {
+    const rotating = await Gateway.start("sqlite", ["--stream-max-age-ms", "1500"]);
+    const seen = await Recorder.before(rotating);
+    try {
+      const id = await rotating.track();
+      const page = await openPage();
+      await page.goto(`${seen.url}/jobs/${id}`);
+      await shows(page, "#link", "Live");
+      await page.evaluate(() => {
+        const link = /** @type {HTMLElement} */ (document.getElementById("link"));
+        const told = /** @type {string[]} */ (/** @type {any} */ (window).told = []);
+        new MutationObserver(() => told.push(link.textContent ?? "")).observe(link, { childList: true, subtree: true });
+      });
+      await eventually(() => seen.streams.length >= 3, 20_000);
+      await rotating.append(id, { type: "progress", data: { percent: 9 } });
+      await shows(page, ".head .far", "9 %");
+      assert.deepEqual(await page.evaluate("window.told"), []);
+      assert.ok(seen.streams.slice(1).every(({ lastEventId }) => lastEventId === "2"));
+    } finally {
+      await seen.stop();
+      await rotating.stop();
+    }
+  });
+
   test("an unknown job is said to be unknown, once", async () => {
     const page = await openPage();
     await page.goto(`${recorder.url}/jobs/01990000-0000-7000-8000-000000000000`);
@@ -261,7 +286,7 @@ describe("whatever the store", () => {
       type: "completed",
       data: {
         ok: false, status: evil, note: evil, metrics: { [evil]: 1 },
-        artifacts: [{ type: "url", label: evil, url: "https://example.org/<img src=x onerror=pwn()>" }],
+        artifacts: [{ type: "url", label: evil, url: "https://example.org/<img/src=x/onerror=pwn()>" }],
       },
     });
     await shows(page, ".box", "<svg onload=pwn()>");

@@ -15,13 +15,19 @@ test("queued, finished and really succeeded look different", () => {
     job({ state: "completed", terminal: true, outcome: { ok: true } }),
     job({ state: "completed", terminal: true, outcome: { ok: false } }),
     job({ state: "failed", terminal: true }),
-  ].map(standing);
+  ].map((shown) => standing(shown, 0));
   assert.equal(new Set(shown.map(({ label }) => label)).size, shown.length);
   assert.deepEqual(shown.map(({ tone }) => tone), ["waiting", "active", "warning", "good", "warning", "bad"]);
 });
 
+test("a scheduled job whose time has come is a queued one", () => {
+  const waiting = job({ state: "scheduled", run_at: "2026-01-01T00:00:10.000Z" });
+  assert.equal(standing(waiting, Date.parse("2026-01-01T00:00:09.999Z")).label, "Scheduled");
+  assert.equal(standing(waiting, Date.parse("2026-01-01T00:00:10.000Z")).label, "Queued");
+});
+
 test("a state of a newer gateway is shown by its name", () => {
-  assert.deepEqual(standing(job({ state: /** @type {any} */ ("paused") })), { label: "paused", tone: "ended" });
+  assert.deepEqual(standing(job({ state: /** @type {any} */ ("paused") }), 0), { label: "paused", tone: "ended" });
 });
 
 test("100 % of a running job is not called done", () => {

@@ -2,6 +2,7 @@
 /** A progress bar that says what it knows and no more. */
 import { element, setAttribute } from "./dom.js";
 import { amount, standing } from "./format.js";
+import { now } from "./gateway.js";
 
 /** @typedef {import("../client/fold.js").Job} Job */
 
@@ -22,8 +23,8 @@ export function progressBar(label) {
       const share = job.progress?.percent ?? null;
       // Without a value a progressbar is indeterminate, for the eye only while something moves.
       setAttribute(root, "aria-valuenow", share === null ? null : String(Math.floor(share)));
-      setAttribute(root, "aria-valuetext", amount(job) || standing(job).label);
-      setAttribute(root, "data-tone", standing(job).tone);
+      setAttribute(root, "aria-valuetext", amount(job) || standing(job, now()).label);
+      setAttribute(root, "data-tone", standing(job, now()).tone);
       root.classList.toggle("indeterminate", share === null && job.state === "running");
       fill.style.setProperty("--share", String((share ?? 0) / 100));
     },

@@ -39,6 +39,8 @@ export class Follower {
   #watchdog;
   #failures = 0;
   #openedAt = 0;
+  /** Whether the gateway has said that it will end this connection, and nothing is wrong. */
+  #rotating = false;
   #heardAt = 0;
 
   /**
@@ -81,6 +83,7 @@ export class Follower {
   /** @param {Record<string, any>} frame */
   #receive(frame) {
     this.#heard();
+    this.#rotating = frame.type === "bye" && frame.reason === "rotate";
     witness(frame.at ?? (frame.type === "state" ? frame.updated_at : null));
     const before = this.view;
     try {
@@ -99,15 +102,16 @@ export class Follower {
     else if (job && job.seq !== before.job?.seq) this.#onEvent(/** @type {import("../client/fold.js").LogEvent} */ (frame));
     // Only `end` ends it: in a replay a terminal event may be followed by a redrive.
     if (frame.type === "end") this.#finish(frame.state === "deleted" ? "gone" : "ended");
-    else if (frame.type === "bye") this.#show("reconnecting");
-    else this.#show("live");
+    else if (frame.type !== "bye") this.#show("live");
   }
 
   /** @param {EventSource} source */
   async #lost(source) {
     if (source !== this.#source) return;
-    this.#show("reconnecting");
-    if (source.readyState !== EventSource.CLOSED) return; // The browser tries again by itself.
+    // The browser tries again by itself, and after a rotation there is nothing to say about it.
+    if (!this.#rotating) this.#show("reconnecting");
+    this.#rotating = false;
+    if (source.readyState !== EventSource.CLOSED) return;
     try {
       const job = await ask(jobPath(this.#id));
       if (source !== this.#source) return;

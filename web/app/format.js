@@ -8,11 +8,14 @@
  * How a job stands, in words. "Queued", "finished" and "the work really succeeded" are three facts: a job that
  * completed with `ok: false` is a warning, and 100 % is not "completed".
  * @param {Job} job
+ * @param {number} now the gateway's time, ms
  * @returns {{label: string, tone: Tone}}
  */
-export function standing(job) {
+export function standing(job, now) {
   switch (job.state) {
     case "scheduled":
+      // No event marks the moment in which it comes due.
+      if (job.run_at && Date.parse(job.run_at) <= now) return { label: "Queued", tone: "waiting" };
       return { label: "Scheduled", tone: "waiting" };
     case "queued":
       return { label: "Queued", tone: "waiting" };

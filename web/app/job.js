@@ -192,7 +192,7 @@ function drawMissing(main, id) {
  * @param {Job} job
  */
 function drawJob(page, job) {
-  const { label, tone } = standing(job);
+  const { label, tone } = standing(job, now());
   const far = amount(job);
   const share = job.progress?.percent != null && !job.terminal ? `${far.split(" · ")[0]} · ` : "";
   document.title = `${share}${job.terminal ? `${label} · ` : ""}${job.kind} · Milepost`;
@@ -332,7 +332,7 @@ function speaker() {
     }
     link = newer;
     if (!job) return;
-    const { label } = standing(job);
+    const { label } = standing(job, now());
     const share = job.progress?.percent ?? 0;
     if (label !== state) announce(job.error && job.terminal ? `${label}: ${job.error.code ?? "error"}` : label);
     else if (share >= 50 && !half && !job.terminal) announce("Half-way");

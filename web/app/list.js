@@ -176,7 +176,7 @@ function jobRow(job) {
   return {
     root,
     draw(newer) {
-      const { label, tone } = standing(newer);
+      const { label, tone } = standing(newer, now());
       setText(badge, label);
       setAttribute(badge, "data-tone", tone);
       bar.draw(newer);
