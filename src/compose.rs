@@ -11,36 +11,14 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-use crate::domain::Limits;
-use crate::http::HttpSettings;
-use crate::server::ServerSettings;
-use crate::service::{Gateway, Settings, maintenance};
+use crate::config::serve::ServeSettings;
+use crate::http::App;
+use crate::server;
+use crate::service::{Gateway, maintenance};
 use crate::store::{PostgresStore, SqliteStore, Store, StoreError};
-use crate::{http, server};
 
 /// After the last connection is gone, what was accepted is still being stored for at most this long.
 const LAST_WRITES: Duration = Duration::from_secs(5);
-
-/// Everything that `milepost serve` is told.
-#[derive(Clone, Debug)]
-pub struct ServeSettings {
-    /// Addresses to try, in order.
-    pub listen: Vec<SocketAddr>,
-    /// Where the embedded store keeps its file.
-    pub data_dir: PathBuf,
-    /// Which database; `None`: SQLite in the data directory.
-    pub database_url: Option<String>,
-    /// Connections to it at most.
-    pub connections: u32,
-    /// What callers may store.
-    pub limits: Limits,
-    /// For the service.
-    pub service: Settings,
-    /// For the API.
-    pub http: HttpSettings,
-    /// For the server.
-    pub server: ServerSettings,
-}
 
 /// Why the gateway did not start.
 #[derive(Debug, Error)]
@@ -91,7 +69,7 @@ pub async fn serve(settings: ServeSettings, ready: impl FnOnce(SocketAddr)) -> R
     let store = open_store(&settings).await?;
     let (gateway, committers) = Gateway::start(store, settings.limits, settings.service);
     let maintenance = tokio::spawn(maintenance::run(gateway.clone()));
-    let router = http::router(gateway.clone(), settings.http);
+    let app = App::new(gateway.clone(), settings.http);
     ready(address);
 
     let (told_again, impatience) = tokio::sync::oneshot::channel::<()>();
@@ -111,7 +89,7 @@ pub async fn serve(settings: ServeSettings, ready: impl FnOnce(SocketAddr)) -> R
     let impatience = async {
         let _ = impatience.await;
     };
-    server::serve(listener, router, settings.server, shutdown, impatience).await;
+    server::serve(listener, app, settings.server, shutdown, impatience).await;
     let _ = maintenance.await;
     drop(gateway);
     finish(committers).await;

@@ -1,6 +1,6 @@
 //! HTTP, version 1 of the API: takes requests apart, calls one method of the service, writes the answer.
 //!
-//! [`router`] is the table of routes. Handlers read as four steps: extract, call, map, answer. No rule lives here;
+//! [`Gateway::router`] is the table of routes. Handlers read as four steps: extract, call, map, answer. No rule lives here;
 //! the one thing that does is the life of a stream ([`stream`]).
 
 mod access;
@@ -20,12 +20,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::FutureExt;
 use tokio::sync::Semaphore;
+use tower::ServiceExt;
 use tracing::error;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -80,47 +82,77 @@ struct Api {
 }
 
 #[derive(OpenApi)]
-#[openapi(info(
-    title = "Milepost",
-    description = "A progress gateway for long-running jobs: post a job, get a URL, see its state first and then every event.",
-    license(name = "Apache-2.0", identifier = "Apache-2.0")
-))]
+#[openapi(
+    info(
+        title = "Milepost",
+        description = "A progress gateway for long-running jobs: post a job, get a URL, see its state first and then every event.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    components(responses(schema::ProblemResponse))
+)]
 struct Description;
 
-/// The API and the web pages, to be served as they are or nested into another axum app.
-pub fn router(gateway: Gateway, settings: HttpSettings) -> Router {
-    let (api, description) = OpenApiRouter::with_openapi(Description::openapi())
-        .routes(routes!(jobs::enqueue_job, reads::list_jobs))
-        .routes(routes!(jobs::enqueue_batch))
-        .routes(routes!(reads::get_job, jobs::delete_job))
-        .routes(routes!(events::get_events, append::append_events))
-        .routes(routes!(reads::get_output))
-        .routes(routes!(reads::get_result))
-        .routes(routes!(jobs::cancel_job))
-        .routes(routes!(jobs::retry_job))
-        .routes(routes!(operations::get_livez))
-        .routes(routes!(operations::get_readyz))
-        .routes(routes!(operations::get_openapi))
-        .split_for_parts();
-    let origins = Origins::open(settings.public_url.as_deref());
-    let base_path = settings.base_path.clone();
-    let state = Api { gateway, streams: Arc::new(Semaphore::new(settings.max_streams)), settings: Arc::new(settings) };
-    let routes = api
-        .route("/", get(assets::get_page))
-        .route("/jobs/{id}", get(assets::get_page))
-        .route("/assets/{*path}", get(assets::get_asset))
-        .fallback(async || ApiError::not_found())
-        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
-        .layer(axum::Extension(operations::Described::new(&description, &base_path)))
-        .with_state(state);
-    let routes = match base_path.as_str() {
-        "" => routes,
-        prefix => Router::new()
-            .route(prefix, get(async move |request: Request| assets::with_slash(request.uri().path())))
-            .nest(prefix, routes)
-            .fallback(async || ApiError::not_found()),
-    };
-    routes.layer(from_fn_with_state(Arc::new(origins), access::check)).layer(from_fn(catch_panic))
+/// What a server serves: the whole of HTTP behind one call, so that transports need not know what is behind it.
+#[derive(Clone)]
+pub struct App(Router);
+
+/// The body of an answer.
+pub type ResponseBody = Body;
+
+impl App {
+    /// The API and the web pages of a gateway.
+    pub fn new(gateway: Gateway, settings: HttpSettings) -> Self {
+        Self(gateway.router(settings))
+    }
+
+    /// Answers a request. An answer that is a live stream carries [`Live`] among its extensions.
+    pub async fn answer(&self, request: hyper::Request<hyper::body::Incoming>) -> hyper::Response<ResponseBody> {
+        let Ok(response) = self.0.clone().oneshot(request.map(Body::new)).await;
+        response
+    }
+}
+
+impl Gateway {
+    /// The API and the web pages, to be nested into another axum app.
+    pub fn router(&self, settings: HttpSettings) -> Router {
+        let (api, description) = OpenApiRouter::with_openapi(Description::openapi())
+            .routes(routes!(jobs::enqueue_job, reads::list_jobs))
+            .routes(routes!(jobs::enqueue_batch))
+            .routes(routes!(reads::get_job, jobs::delete_job))
+            .routes(routes!(events::get_events, append::append_events))
+            .routes(routes!(reads::get_output))
+            .routes(routes!(reads::get_result))
+            .routes(routes!(jobs::cancel_job))
+            .routes(routes!(jobs::retry_job))
+            .routes(routes!(operations::get_livez))
+            .routes(routes!(operations::get_readyz))
+            .routes(routes!(operations::get_openapi))
+            .split_for_parts();
+        let origins = Origins::open(settings.public_url.as_deref());
+        let base_path = settings.base_path.clone();
+        let state = Api {
+            gateway: self.clone(),
+            streams: Arc::new(Semaphore::new(settings.max_streams)),
+            settings: Arc::new(settings),
+        };
+        let routes = api
+            .route("/", get(assets::get_page))
+            .route("/jobs/{id}", get(assets::get_page))
+            .route("/assets/{*path}", get(assets::get_asset))
+            .fallback(async || ApiError::not_found())
+            .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+            .layer(axum::Extension(operations::Described::new(&description, &base_path)))
+            .with_state(state.clone());
+        let routes = match base_path.as_str() {
+            "" => routes,
+            prefix => Router::new()
+                // A nested router answers at the prefix itself, not at the directory it is.
+                .route(&format!("{prefix}/"), get(assets::get_page).with_state(state))
+                .nest(prefix, routes)
+                .fallback(async || ApiError::not_found()),
+        };
+        routes.layer(from_fn_with_state(Arc::new(origins), access::check)).layer(from_fn(catch_panic))
+    }
 }
 
 /// A bug in one request is that request's trouble: a 500 that says nothing from inside.

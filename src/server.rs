@@ -6,14 +6,12 @@
 
 mod patient;
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -22,10 +20,9 @@ use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tower::ServiceExt;
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use crate::http::Live;
+use crate::http::{App, Live};
 use patient::Patient;
 
 /// A peer that takes no byte for this long is gone.
@@ -47,7 +44,7 @@ pub struct ServerSettings {
 /// ended after `settings.drain`, or when `impatience` completes, is cut.
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    app: App,
     settings: ServerSettings,
     shutdown: impl Future<Output = ()>,
     impatience: impl Future<Output = ()>,
@@ -63,7 +60,7 @@ pub async fn serve(
                 // Also while draining: readiness says so, streams and new jobs are turned away in words.
                 Ok((socket, peer)) => {
                     let span = info_span!("connection", %peer);
-                    let connection = connection(socket, router.clone(), settings.clone(), draining.subscribe());
+                    let connection = connection(socket, app.clone(), settings.clone(), draining.subscribe());
                     connections.spawn(connection.instrument(span));
                 }
                 Err(error) => {
@@ -94,22 +91,19 @@ pub async fn serve(
     connections.shutdown().await;
 }
 
-async fn connection(socket: TcpStream, router: Router, settings: ServerSettings, mut draining: watch::Receiver<bool>) {
+async fn connection(socket: TcpStream, app: App, settings: ServerSettings, mut draining: watch::Receiver<bool>) {
     if let Err(error) = prepare(&socket) {
         debug!(%error, "the socket was closed at once");
         return;
     }
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let request: Request = request.map(Body::new);
-        let router = router.clone();
+        let app = app.clone();
         async move {
-            let response = router.oneshot(request).await;
-            if let Ok(response) = &response
-                && let Some(live) = response.extensions().get::<Live>()
-            {
+            let response = app.answer(request).await;
+            if let Some(live) = response.extensions().get::<Live>() {
                 debug!(job.id = %live.job, cursor = live.cursor, "a stream begins");
             }
-            response
+            Ok::<_, Infallible>(response)
         }
     });
     let connection = http1::Builder::new()

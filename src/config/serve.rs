@@ -7,7 +7,6 @@ use std::time::Duration;
 use clap::Args;
 use thiserror::Error;
 
-use crate::compose::ServeSettings;
 use crate::domain::Limits;
 use crate::http::HttpSettings;
 use crate::server::ServerSettings;
@@ -80,6 +79,27 @@ pub struct ServeArgs {
 
 fn at_least_one_ms() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=31_536_000_000)
+}
+
+/// Everything that `milepost serve` is told.
+#[derive(Clone, Debug)]
+pub struct ServeSettings {
+    /// Addresses to try, in order.
+    pub listen: Vec<SocketAddr>,
+    /// Where the embedded store keeps its file.
+    pub data_dir: PathBuf,
+    /// Which database; `None`: SQLite in the data directory.
+    pub database_url: Option<String>,
+    /// Connections to it at most.
+    pub connections: u32,
+    /// What callers may store.
+    pub limits: Limits,
+    /// For the service.
+    pub service: Settings,
+    /// For the API.
+    pub http: HttpSettings,
+    /// For the server.
+    pub server: ServerSettings,
 }
 
 /// What is wrong with the configuration.
@@ -166,7 +186,7 @@ fn is_base_path(path: &str) -> bool {
 }
 
 fn is_public_url(url: &str) -> bool {
-    let is_web = |uri: &axum::http::Uri| matches!(uri.scheme_str(), Some("http" | "https"));
-    url.parse().is_ok_and(|uri: axum::http::Uri| is_web(&uri) && uri.authority().is_some() && uri.query().is_none())
+    let is_web = |uri: &hyper::Uri| matches!(uri.scheme_str(), Some("http" | "https"));
+    url.parse().is_ok_and(|uri: hyper::Uri| is_web(&uri) && uri.authority().is_some() && uri.query().is_none())
         && !url.contains('#')
 }

@@ -195,7 +195,7 @@ impl NewEvent {
         match &kind {
             EventType::Progress => check_progress(&data, limits)?,
             EventType::Output => check_strings(&data, &["text"], &["text"])?,
-            EventType::Log => check_log(&mut data)?,
+            EventType::Log => check_log(&data)?,
             EventType::Completed => result = outcome::normalise(&mut data, limits)?,
             EventType::Failed => check_failed(&mut data, limits)?,
             EventType::Cancelled => {
@@ -281,10 +281,9 @@ fn check_progress(data: &Map<String, Value>, limits: &Limits) -> Result<(), Refu
     Ok(())
 }
 
-fn check_log(data: &mut Map<String, Value>) -> Result<(), Refusal> {
+fn check_log(data: &Map<String, Value>) -> Result<(), Refusal> {
     check_strings(data, &["level", "message"], &[])?;
-    let level = data.entry("level").or_insert_with(|| "info".into());
-    if !matches!(level.as_str(), Some("debug" | "info" | "warn" | "error")) {
+    if !matches!(data.get("level").and_then(Value::as_str), None | Some("debug" | "info" | "warn" | "error")) {
         return Err(Refusal::invalid("/data/level", "must be debug, info, warn or error"));
     }
     match data.get("fields") {

@@ -24,11 +24,12 @@ impl JobId {
         Self(Builder::from_unix_timestamp_millis(at.as_millis() as u64, &[0; 10]).into_uuid())
     }
 
-    /// Reads the one spelling that the gateway writes; anything else (upper case, braces, no hyphens) is no id.
+    /// Reads what the gateway writes; any other spelling (upper case, braces, no hyphens) or kind of UUID is no id.
     pub fn parse(text: &str) -> Option<Self> {
         let id = Uuid::try_parse(text).ok()?;
         let mut buffer = Uuid::encode_buffer();
-        (id.hyphenated().encode_lower(&mut buffer) == text).then_some(Self(id))
+        let is_ours = id.get_version_num() == 7 && id.hyphenated().encode_lower(&mut buffer) == text;
+        is_ours.then_some(Self(id))
     }
 
     /// From a store's column.

@@ -149,6 +149,12 @@ fn append_one(
     let event = match &new.kind {
         // With a cancel asked for, only `completed` still wins: a failure is the run giving way.
         EventType::Failed if job.cancel_requested => cancelled_with(job, now, Value::Object(new.data.clone())),
+        // Who stops because he was asked to need not know why.
+        EventType::Cancelled if job.cancel_requested && !new.data.contains_key("reason") => {
+            let mut data = new.data.clone();
+            data.insert("reason".to_owned(), job.cancel_reason.clone().into());
+            NewEvent { data, ..new.clone() }.stamp(job, now)
+        }
         _ => new.stamp(job, now),
     };
     step.push(event)?;

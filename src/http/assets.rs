@@ -5,7 +5,7 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Response};
 use rust_embed::{EmbeddedFile, RustEmbed};
 
 use super::error::ApiError;
@@ -65,9 +65,4 @@ fn revalidated(file: &EmbeddedFile, media_type: &'static str, headers: &HeaderMa
     };
     response.headers_mut().insert(ETAG, etag.parse().expect("hex digits are visible ASCII"));
     response
-}
-
-/// `/progress` is the directory `/progress/`.
-pub(super) fn with_slash(path: &str) -> Response {
-    Redirect::permanent(&format!("{path}/")).into_response()
 }

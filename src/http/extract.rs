@@ -8,8 +8,9 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::header::{CONTENT_TYPE, IF_NONE_MATCH};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
-use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body::Body as _;
+use http_body_util::BodyExt;
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
@@ -188,13 +189,43 @@ pub async fn optional_json_body(headers: &HeaderMap, body: Body, limit: usize) -
     json_body(headers, Body::from(bytes), limit).await
 }
 
-async fn whole_body(body: Body, limit: usize) -> Result<Bytes, ApiError> {
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::body_too_large(limit)),
-        Err(_) => Err(ApiError::invalid_json("the body ended early")),
+async fn whole_body(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    if body.size_hint().lower() > limit as u64 {
+        return Err(refuse_body(body, limit).await);
     }
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| ApiError::invalid_json("the body ended early"))?;
+        let Some(data) = frame.data_ref() else { continue };
+        if bytes.len() + data.len() > limit {
+            return Err(refuse_body(body, limit).await);
+        }
+        bytes.extend_from_slice(data);
+    }
+    Ok(bytes.freeze())
 }
+
+/// Says no to a body that is too large. A client that is still writing would see its connection break instead of
+/// the answer, so a moderate rest is read and dropped first.
+async fn refuse_body(mut body: Body, limit: usize) -> ApiError {
+    let mut rest = limit.saturating_mul(DROPPED_BODIES);
+    if body.size_hint().lower() <= rest as u64 {
+        let drop_rest = async {
+            while let Some(Ok(frame)) = body.frame().await {
+                rest = rest.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+                if rest == 0 {
+                    break;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(DROPPING, drop_rest).await;
+    }
+    ApiError::body_too_large(limit)
+}
+
+/// How much of a body that is too large is read all the same: so many times the limit, and for so long.
+const DROPPED_BODIES: usize = 8;
+const DROPPING: Duration = Duration::from_secs(2);
 
 impl From<ParseError> for ApiError {
     fn from(error: ParseError) -> Self {

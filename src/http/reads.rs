@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_NONE_MATCH, IF_RANGE, RANGE, RETRY_AFTER, VARY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -186,6 +187,8 @@ pub(super) async fn get_output(
     let answered = response.headers_mut();
     answered.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     answered.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    // A job's text must not become a page of ours.
+    answered.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     Ok(response)
 }
 

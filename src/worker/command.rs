@@ -25,6 +25,8 @@ use super::reporter::{Delivery, Notice, Order, Reporter};
 /// The gateway's own default, until the log says otherwise.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
+/// How long the reason of a cancel is waited for.
+const REASON_PATIENCE: Duration = Duration::from_secs(2);
 /// How often a program at a terminal is looked at.
 const LOOK_OUT: Duration = Duration::from_secs(1);
 
@@ -86,7 +88,7 @@ pub async fn run(run: Run, report: Arc<dyn Report>, mut interrupts: mpsc::Receiv
             let err = tokio::spawn(pump(Source::Stderr).run(stderr, run.echo.then(tokio::io::stderr)));
             drop(entries);
             let looking_out = tokio::spawn(look_out(group, run.program.input.is_terminal(), Arc::clone(&notice)));
-            let (exit, cause) = supervise(&mut child, group, &mut interrupts, orders).await;
+            let (exit, cause) = supervise(&mut child, group, &mut interrupts, orders.clone()).await;
             looking_out.abort();
             reporter.program_ended();
             ended.send_replace(true);
@@ -108,6 +110,7 @@ pub async fn run(run: Run, report: Arc<dyn Report>, mut interrupts: mpsc::Receiv
         }
     };
     reporter.program_ended();
+    let cause = with_reason(cause, orders).await;
     let last = last_event(&exit, &cause, printed, run.interrupted);
     let completed = last.event_type() == "completed";
     let abandon = reporter.abandon();
@@ -190,6 +193,24 @@ async fn supervise(
         }
     }
     (exit, cause)
+}
+
+/// A program may be gone before the log has said why it had to go.
+async fn with_reason(cause: Cause, mut orders: watch::Receiver<Order>) -> Cause {
+    let Cause::Cancelled(request) = &cause else {
+        return cause;
+    };
+    if *request != CancelRequest::default() {
+        return cause;
+    }
+    let is_told = |order: &Order| matches!(order, Order::Cancel(request) if *request != CancelRequest::default());
+    let told = tokio::time::timeout(REASON_PATIENCE, orders.wait_for(is_told)).await;
+    if let Ok(Ok(order)) = told
+        && let Order::Cancel(request) = &*order
+    {
+        return Cause::Cancelled(request.clone());
+    }
+    cause
 }
 
 /// A program in a group of its own is stopped when it reads the terminal, and would wait for ever without a word.

@@ -106,6 +106,7 @@ impl Reporter {
             ended_at: watch::Sender::new(None),
             abandoned: watch::Sender::new(false),
             cancel_heard: AtomicBool::new(false),
+            finishing: AtomicBool::new(false),
             over: watch::Sender::new(None),
         });
         let sender = Sender { shared: Arc::clone(&shared), full: HashSet::new() };
@@ -150,6 +151,8 @@ struct Shared {
     ended_at: watch::Sender<Option<Instant>>,
     abandoned: watch::Sender<bool>,
     cancel_heard: AtomicBool,
+    /// The job's last event is on its way.
+    finishing: AtomicBool,
     /// Why nothing can be told any more.
     over: watch::Sender<Option<Delivery>>,
 }
@@ -174,6 +177,8 @@ impl Shared {
                 Err(error) if error.is_passing() => {
                     tokio::time::sleep(backoff.next_delay(error.retry_after())).await;
                 }
+                // Held over the job's last event: that is no news.
+                Err(_) if self.finishing.load(Ordering::Relaxed) => return,
                 Err(error) => {
                     self.lose(&error).await;
                     return;
@@ -285,8 +290,8 @@ impl Sender {
     /// Stores `waiting` in order. What is refused becomes a log entry in its place, or is dropped if even that is.
     async fn deliver(&mut self, mut waiting: VecDeque<Entry>) {
         let mut limit = MAX_BATCH_ENTRIES;
+        waiting.retain(|entry| !self.full.contains(entry.event_type()));
         while self.shared.over.borrow().is_none() {
-            waiting.retain(|entry| !self.full.contains(entry.event_type()));
             if waiting.is_empty() {
                 return;
             }
@@ -302,7 +307,7 @@ impl Sender {
                         self.exchange(&mut waiting, at, &problem);
                         limit = at + 1;
                     }
-                    None => limit = count / 2,
+                    None => limit = (count / 2).max(1),
                 },
                 Outcome::Over(_) => return,
             }
@@ -312,16 +317,27 @@ impl Sender {
     /// Puts a log entry in the place of a refused one, where that is of use.
     fn exchange(&mut self, waiting: &mut VecDeque<Entry>, at: usize, problem: &Problem) {
         let entry = waiting.remove(at).expect("the culprit is one of the batch");
-        if problem.status == 413 && entry.bytes() <= SMALL_BYTES {
-            (self.shared.notice)(&format!("the job takes no more events of type {}: {problem}", entry.event_type()));
-            self.full.insert(entry.event_type().to_owned());
-            return;
-        }
+        let event_type = entry.event_type();
         match &entry {
-            Entry::Said { json, .. } => waiting.insert(at, Entry::refused(json, &problem.to_string())),
-            // What we have written ourselves is refused only by a gateway with limits below ours.
-            Entry::Log { .. } | Entry::Output { .. } => {
-                (self.shared.notice)(&format!("a piece of output could not be reported: {problem}"))
+            Entry::Said { json, .. } if problem.status != 413 || json.len() > SMALL_BYTES => {
+                waiting.insert(at, Entry::refused(json, &problem.to_string()));
+            }
+            // No matter of its size: the job is full. What comes later must not fill a gap behind it.
+            Entry::Said { .. } | Entry::Log { .. } | Entry::Output { .. } if problem.status == 413 => {
+                (self.shared.notice)(&format!("the job takes no more events of type {event_type}: {problem}"));
+                self.full.insert(event_type.to_owned());
+                let later = waiting.split_off(at);
+                waiting.extend(later.into_iter().filter(|entry| entry.event_type() != event_type));
+                if event_type != "log" {
+                    waiting.insert(
+                        at,
+                        Entry::Log { level: "warn", message: format!("no more {event_type} from here: {problem}") },
+                    );
+                }
+            }
+            // What we have written ourselves is refused only by a gateway that knows other rules.
+            Entry::Said { .. } | Entry::Log { .. } | Entry::Output { .. } => {
+                (self.shared.notice)(&format!("a line could not be reported: {problem}"));
             }
         }
     }
@@ -332,6 +348,7 @@ impl Sender {
         if let Some(over) = self.shared.over.borrow().clone() {
             return over;
         }
+        self.shared.finishing.store(true, Ordering::Relaxed);
         let refusal = match self.append(encode_batch([&last], 1).0).await {
             Outcome::Stored => return Delivery::Stored,
             Outcome::Over(delivery) => return delivery,

@@ -24,6 +24,7 @@ on_both_stores!(
     concurrent_appends_get_dense_seqs,
     offset_is_where_the_text_starts_in_bytes,
     event_over_its_limit_leaves_no_trace,
+    what_the_gateway_adds_is_not_counted,
     caps_bind_progress_and_output_but_never_the_end,
     held_heartbeat_answers_early_on_cancel,
     hung_up_caller_does_not_half_do_anything,
@@ -340,8 +341,8 @@ async fn event_over_its_limit_leaves_no_trace(store: Store) {
     let server = store.serve(&["--max-event", "1000", "--max-body", "20000"]).await;
     let job = server.tracked().await;
     let sized = |bytes: usize| {
-        let empty = json!({"message": ""}).to_string().len();
-        log(&"x".repeat(bytes - empty))
+        let empty = json!({"level": "info", "message": ""}).to_string().len();
+        json!({"type": "log", "data": {"level": "info", "message": "x".repeat(bytes - empty)}})
     };
     job.append(sized(1000)).await;
     job.untouched(async {
@@ -356,6 +357,15 @@ async fn event_over_its_limit_leaves_no_trace(store: Store) {
     let problem = job.post("/events").ndjson(format!("{}\n{}\n", log("a"), sized(1001))).send().await;
     assert_eq!(problem.problem(413, "payload_too_large")["stored"], 1);
     job.complete().await;
+}
+
+async fn what_the_gateway_adds_is_not_counted(store: Store) {
+    let server = store.serve(&["--max-event", "1000"]).await;
+    let job = server.tracked().await;
+    for (kind, field) in [("own", "text"), ("log", "message"), ("output", "text"), ("progress", "message")] {
+        let empty = json!({field: ""}).to_string().len();
+        job.append(json!({"type": kind, "data": {field: "x".repeat(1000 - empty)}})).await;
+    }
 }
 
 async fn caps_bind_progress_and_output_but_never_the_end(store: Store) {

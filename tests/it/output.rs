@@ -26,7 +26,6 @@ async fn whole_text_has_its_headers(store: Store) {
         ("accept-ranges", Some("bytes")),
         ("content-encoding", None),
         ("content-length", Some("14")),
-        ("x-content-type-options", Some("nosniff")),
     ];
     for (name, value) in expected {
         assert_eq!(answer.header(name), value, "{name}");

@@ -27,8 +27,8 @@ struct Gateway {
     /// The job has ended, in this state.
     over: Mutex<Option<String>>,
     exclusive: bool,
-    /// Events of this type are refused for want of room.
-    full: Option<&'static str>,
+    /// Of this type only so many events find room, and whether a refusal says which one did not.
+    room: Option<(&'static str, usize, bool)>,
 }
 
 impl Gateway {
@@ -49,8 +49,13 @@ impl Gateway {
 
     fn refusal_of(&self, events: &[Value]) -> Option<ClientError> {
         events.iter().enumerate().find_map(|(at, event)| {
-            if self.full.is_some_and(|full| event["type"] == full) {
-                return Some(refusal(413, "payload_too_large", None));
+            if let Some((full, room, pointed)) = self.room
+                && event["type"] == full
+            {
+                let of_type = |events: &[Value]| events.iter().filter(|event| event["type"] == full).count();
+                let pointer = pointed.then(|| format!("/{at}"));
+                return (of_type(&self.stored()) + of_type(&events[..at]) >= room)
+                    .then(|| refusal(413, "payload_too_large", pointer));
             }
             let percent = event["data"]["percent"].as_f64();
             let reserved = event["type"] == "started";
@@ -258,16 +263,34 @@ async fn many_refused_events_are_each_told() {
 }
 
 #[tokio::test]
-async fn a_full_job_still_ends() {
-    let gateway = Gateway { full: Some("log"), ..Gateway::default() };
-    let script = "seq 5000; echo '{\"type\":\"progress\",\"data\":{\"percent\":9}}'";
-    let (gateway, _interrupts, finished) = case(gateway).start(script);
-    let finished = within(20, finished).await.expect("no panic");
-    let events = gateway.stored();
-    let tries = gateway.tries.load(Ordering::Relaxed);
-    assert!(tries < 50, "what the job has no room for is not sent again and again, but {tries} times");
-    assert_eq!(events, [json!({"type": "progress", "data": {"percent": 9}}), json!({"type": "completed", "data": {}})]);
-    assert_eq!(finished.delivery, Delivery::Stored);
+async fn a_full_job_takes_what_fits_and_still_ends() {
+    for pointed in [true, false] {
+        let gateway = Gateway { room: Some(("log", 1234, pointed)), ..Gateway::default() };
+        let script = "seq 5000; echo '{\"type\":\"progress\",\"data\":{\"percent\":9}}'";
+        let (gateway, _interrupts, finished) = case(gateway).start(script);
+        let finished = within(20, finished).await.expect("no panic");
+        let events = gateway.stored();
+        let tries = gateway.tries.load(Ordering::Relaxed);
+        assert!(tries < 50, "what the job has no room for is not sent again and again, but {tries} times");
+        let expected: Vec<String> = (1..=1234).map(|n| n.to_string()).collect();
+        assert_eq!(messages(&events), expected);
+        assert_eq!(
+            events[1234..],
+            [json!({"type": "progress", "data": {"percent": 9}}), json!({"type": "completed", "data": {}})]
+        );
+        assert_eq!(finished.delivery, Delivery::Stored);
+    }
+}
+
+#[tokio::test]
+async fn full_output_is_a_prefix_and_says_so() {
+    let gateway = Gateway { room: Some(("output", 3, true)), ..Gateway::default() };
+    let case = Case { cut: Cut::Text, ..case(gateway) };
+    let (_, events) = case.finish("for i in $(seq 100000); do echo $i; done").await;
+    let all: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
+    let output = text_of(&events);
+    assert!(!output.is_empty() && all.starts_with(&output));
+    assert!(messages(&events)[0].starts_with("no more output from here"));
 }
 
 #[tokio::test]
