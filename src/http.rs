@@ -1,7 +1,7 @@
 //! HTTP, version 1 of the API: takes requests apart, calls one method of the service, writes the answer.
 //!
 //! [`Gateway::router`] is the table of routes. Handlers read as four steps: extract, call, map, answer. No rule lives here;
-//! the one thing that does is the life of a stream ([`stream`]).
+//! the one thing that does is the life of a stream (`stream`).
 
 mod access;
 mod append;

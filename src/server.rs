@@ -1,7 +1,7 @@
 //! The accept loop, and the life of connections: time limits, drain.
 //!
 //! Our own, since `axum::serve` waits for open streams for ever and leaves Nagle's algorithm on. A stream's response
-//! carries [`Live`](crate::http::Live) among its extensions: a transport that delivers streams by itself can take it
+//! carries [`Live`] among its extensions: a transport that delivers streams by itself can take it
 //! from there and leave the body unread. This one hands the body to hyper.
 
 mod patient;

@@ -1,6 +1,6 @@
 //! What Milepost does: one method per wish, the same for every way in.
 //!
-//! [`Gateway`] is the face of this layer. Writes go through the [`journal`] (group commit), reads of one job's log
+//! [`Gateway`] is the face of this layer. Writes go through the `journal` (group commit), reads of one job's log
 //! through [`Follow`], whatever the transport; [`maintenance`] lets time pass.
 
 mod enqueue;

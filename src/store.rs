@@ -62,9 +62,14 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets old idempotency keys, and keeps storage in shape (partitions are made ahead, empty old ones dropped).
     async fn tidy(&self, keep_ms: u64) -> Result<(), StoreError>;
 
-    /// Proves that the write path works, by writing; reads the clock.
+    /// This node's pulse, to be called every second: proves that the write path works, by writing, and reads the clock.
+    /// Our own lateness is not a runner's failure: if no node had a pulse for more than [`OUTAGE_MS`], every live lease
+    /// is extended by that gap, once.
     async fn probe(&self) -> Result<(), StoreError>;
 }
+
+/// Nodes without a pulse for longer than this were away, in milliseconds.
+pub const OUTAGE_MS: u64 = 3_000;
 
 /// How long an idempotency key is remembered, in milliseconds: 24 hours.
 pub const IDEMPOTENCY_MS: u64 = 24 * 60 * 60 * 1_000;

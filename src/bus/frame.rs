@@ -54,10 +54,10 @@ impl Frame {
 
 /// Writes one frame with an id; returns where its `event:` line stands.
 fn write_log_frame(out: &mut BytesMut, id: u64, name: &str, data: &impl Serialize) -> std::ops::Range<usize> {
-    let write_id = write!(out, "id: {id}\n");
+    let write_id = writeln!(out, "id: {id}");
     write_id.expect("memory takes all");
     let start = out.len();
-    write!(out, "event: {name}\n").expect("memory takes all");
+    writeln!(out, "event: {name}").expect("memory takes all");
     let name_line = start..out.len();
     out.extend_from_slice(b"data: ");
     serde_json::to_writer(out.writer(), data).expect("our types have string keys only");
@@ -94,17 +94,17 @@ impl<'a> Control<'a> {
     pub fn encode(&self, data: &impl Serialize, unnamed: bool) -> Bytes {
         let mut out = BytesMut::new();
         if let Some(ms) = self.retry_ms {
-            write!(out, "retry: {ms}\n").expect("memory takes all");
+            writeln!(out, "retry: {ms}").expect("memory takes all");
         }
         if let Some(id) = self.id {
-            write!(out, "id: {id}\n").expect("memory takes all");
+            writeln!(out, "id: {id}").expect("memory takes all");
         }
         if unnamed {
             let mut data = serde_json::to_value(data).expect("our types have string keys only");
             if let Value::Object(map) = &mut data {
                 map.entry("type").or_insert_with(|| self.name.into());
             }
-            write!(out, "data: {data}\n\n").expect("memory takes all");
+            writeln!(out, "data: {data}\n").expect("memory takes all");
         } else {
             write!(out, "event: {}\ndata: ", self.name).expect("memory takes all");
             serde_json::to_writer((&mut out).writer(), data).expect("our types have string keys only");

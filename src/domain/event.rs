@@ -58,7 +58,7 @@ pub enum EventType {
     User(UserType),
 }
 
-/// A type name of the user's own: `[a-z][a-z0-9_.-]{0,63}`, none of [`RESERVED`].
+/// A type name of the user's own: `[a-z][a-z0-9_.-]{0,63}`, no reserved word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserType(Box<str>);
 

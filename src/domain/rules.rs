@@ -33,7 +33,7 @@ pub struct Ending {
 /// A running job's clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
-    /// When the silence of its runner ends the run; every append moves it.
+    /// When the silence of its runner ends the run; every append moves it, and an outage of the gateway does.
     pub expires_at: Option<Timestamp>,
     /// When a requested cancel is carried out by force.
     pub cancel_at: Option<Timestamp>,

@@ -10,9 +10,12 @@ use tracing::{error, warn};
 use crate::domain::Refusal;
 use crate::service::ServiceError;
 
-/// An answer that is an error.
+/// An answer that is an error. Boxed: it is what every handler may return.
 #[derive(Clone, Debug)]
-pub struct ApiError {
+pub struct ApiError(Box<Problem>);
+
+#[derive(Clone, Debug)]
+struct Problem {
     status: StatusCode,
     code: &'static str,
     title: &'static str,
@@ -28,11 +31,19 @@ const RETRY_AFTER_S: u32 = 2;
 
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, title, detail: detail.into(), pointer: None, members: Map::new(), headers: Vec::new() }
+        Self(Box::new(Problem {
+            status,
+            code,
+            title,
+            detail: detail.into(),
+            pointer: None,
+            members: Map::new(),
+            headers: Vec::new(),
+        }))
     }
 
     fn with_retry_after(mut self) -> Self {
-        self.headers.push((RETRY_AFTER, RETRY_AFTER_S.into()));
+        self.0.headers.push((RETRY_AFTER, RETRY_AFTER_S.into()));
         self
     }
 
@@ -75,7 +86,7 @@ impl ApiError {
             "The media type is not supported",
             detail,
         );
-        problem.headers.push((ACCEPT, HeaderValue::from_static(accepted)));
+        problem.0.headers.push((ACCEPT, HeaderValue::from_static(accepted)));
         problem
     }
 
@@ -85,7 +96,7 @@ impl ApiError {
         let mut problem =
             Self::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", "The range cannot be served", detail);
         let range = format!("bytes */{length}");
-        problem.headers.push((CONTENT_RANGE, range.try_into().expect("digits are visible ASCII")));
+        problem.0.headers.push((CONTENT_RANGE, range.try_into().expect("digits are visible ASCII")));
         problem
     }
 
@@ -109,26 +120,26 @@ impl ApiError {
 
     /// The same problem with one more member.
     pub fn with_member(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.members.insert(name.to_owned(), value.into());
+        self.0.members.insert(name.to_owned(), value.into());
         self
     }
 
     /// The same problem about what stands below `prefix` in the body.
     pub fn under(mut self, prefix: &str) -> Self {
-        self.pointer = self.pointer.map(|pointer| format!("{prefix}{pointer}"));
+        self.0.pointer = self.0.pointer.take().map(|pointer| format!("{prefix}{pointer}"));
         self
     }
 
     /// The same problem, at this place of the body.
     pub fn at(mut self, pointer: impl Into<String>) -> Self {
-        self.pointer = Some(pointer.into());
+        self.0.pointer = Some(pointer.into());
         self
     }
 
     /// The `reason` with which a stream ends for it, if it is a passing trouble: a bare `EventSource` gives up for
     /// good on any status but 200.
     pub fn passing_reason(&self) -> Option<&'static str> {
-        match self.code {
+        match self.0.code {
             "store_unavailable" => Some("store_unavailable"),
             "overloaded" | "too_many_requests" => Some("overloaded"),
             "shutting_down" => Some("shutdown"),
@@ -139,20 +150,20 @@ impl ApiError {
 
     /// Its status.
     pub fn status(&self) -> StatusCode {
-        self.status
+        self.0.status
     }
 
     /// Its body.
     pub fn problem(&self) -> Value {
         let mut problem = json!({
-            "type": format!("urn:milepost:error:{}", self.code), "title": self.title, "status": self.status.as_u16(),
-            "code": self.code, "detail": self.detail,
+            "type": format!("urn:milepost:error:{}", self.0.code), "title": self.0.title, "status": self.0.status.as_u16(),
+            "code": self.0.code, "detail": self.0.detail,
         });
         let members = problem.as_object_mut().expect("it is an object");
-        if let Some(pointer) = &self.pointer {
+        if let Some(pointer) = &self.0.pointer {
             members.insert("pointer".to_owned(), pointer.as_str().into());
         }
-        members.extend(self.members.clone());
+        members.extend(self.0.members.clone());
         problem
     }
 }
@@ -212,11 +223,11 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body = self.problem().to_string();
         let mut response = Response::new(Body::from(body));
-        *response.status_mut() = self.status;
+        *response.status_mut() = self.0.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        headers.extend(self.headers);
+        headers.extend(self.0.headers);
         response
     }
 }

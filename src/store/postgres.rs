@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use sqlx::Connection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use time::OffsetDateTime;
 
 use super::clock::Clock;
 use super::{
@@ -132,14 +131,8 @@ impl Store for PostgresStore {
 
     async fn probe(&self) -> Result<(), StoreError> {
         let asked = Instant::now();
-        let at: OffsetDateTime = sqlx::query_scalar(
-            "insert into nodes (node, alive_at) values ($1, clock_timestamp())
-             on conflict (node) do update set alive_at = excluded.alive_at returning alive_at",
-        )
-        .bind(&self.node)
-        .fetch_one(&self.pool)
-        .await?;
-        self.clock.read(asked, Timestamp::from_datetime(at));
+        let at = write::pulse(&self.pool, &self.node).await?;
+        self.clock.read(asked, at);
         Ok(())
     }
 }

@@ -61,7 +61,9 @@ impl SqliteStore {
             .test_before_acquire(false)
             .connect_with(options.create_if_missing(false).read_only(true))
             .await?;
-        Ok(Self { writer: Mutex::new(writer), readers, epoch, _lock: lock })
+        let store = Self { writer: Mutex::new(writer), readers, epoch, _lock: lock };
+        store.probe().await?;
+        Ok(store)
     }
 }
 
@@ -152,14 +154,11 @@ impl Store for SqliteStore {
     }
 
     async fn probe(&self) -> Result<(), StoreError> {
-        let now = self.now().as_millis();
+        let now = self.now();
         let mut writer = self.writer.lock().await;
-        sqlx::query(
-            "insert into nodes (node, alive_at) values ('embedded', ?1) on conflict (node) do update set alive_at = ?1",
-        )
-        .bind(now)
-        .execute(&mut *writer)
-        .await?;
+        let mut transaction = writer.begin_with("begin immediate").await?;
+        write::pulse(&mut transaction, now).await?;
+        transaction.commit().await?;
         Ok(())
     }
 }

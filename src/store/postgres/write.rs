@@ -11,7 +11,9 @@ use uuid::Uuid;
 
 use crate::domain::{JobId, Timestamp, rules};
 use crate::store::row::{policy_text, progress_text, text};
-use crate::store::{Batch, Change, Commit, Committed, IDEMPOTENCY_MS, Remembered, StoreError, UniqueKey, Waiting};
+use crate::store::{
+    Batch, Change, Commit, Committed, IDEMPOTENCY_MS, OUTAGE_MS, Remembered, StoreError, UniqueKey, Waiting,
+};
 
 pub(super) async fn commit(pool: &PgPool, batch: &Batch) -> Result<Commit, StoreError> {
     if batch.requests.is_empty() && batch.changes.iter().all(Change::is_plain) {
@@ -453,4 +455,28 @@ pub(super) async fn remove(pool: &PgPool, jobs: &[(JobId, u64)]) -> Result<Commi
     .await?;
     transaction.commit().await?;
     Ok(Committed::of_removed(removed.into_iter().map(JobId::from_uuid).collect()))
+}
+
+/// Writes this node's pulse; returns the database's clock. After an outage of all nodes, live leases are extended by
+/// it. One node at a time: the next one finds a fresh pulse, so nothing is extended twice.
+pub(super) async fn pulse(pool: &PgPool, node: &str) -> Result<Timestamp, StoreError> {
+    let mut transaction = pool.begin().await?;
+    sqlx::query("lock table nodes in share row exclusive mode").execute(&mut *transaction).await?;
+    sqlx::query(
+        "with last as (select max(alive_at) as alive_at from nodes)
+         update leases set expires_at = expires_at + (clock_timestamp() - last.alive_at)
+         from last where last.alive_at < clock_timestamp() - $1 * interval '1 ms' and expires_at > last.alive_at",
+    )
+    .bind(OUTAGE_MS as f64)
+    .execute(&mut *transaction)
+    .await?;
+    let at: OffsetDateTime = sqlx::query_scalar(
+        "insert into nodes (node, alive_at) values ($1, clock_timestamp())
+         on conflict (node) do update set alive_at = excluded.alive_at returning alive_at",
+    )
+    .bind(node)
+    .fetch_one(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
+    Ok(Timestamp::from_datetime(at))
 }

@@ -5,7 +5,7 @@ use sqlx::SqliteConnection;
 
 use crate::domain::{JobId, Timestamp, rules};
 use crate::store::row::{policy_text, progress_text, text};
-use crate::store::{Batch, Change, Committed, IDEMPOTENCY_MS, StoreError, UniqueKey, Waiting};
+use crate::store::{Batch, Change, Committed, IDEMPOTENCY_MS, OUTAGE_MS, StoreError, UniqueKey, Waiting};
 
 /// Carries the batch out. `false`: a guard failed, and the transaction must be rolled back.
 pub(super) async fn commit(
@@ -397,4 +397,24 @@ pub(super) async fn remove(connection: &mut SqliteConnection, jobs: &[(JobId, u6
         run(connection, sql, &removed).await?;
     }
     Ok(Committed::of_removed(removed))
+}
+
+/// Writes the pulse. After an outage live leases are extended by it.
+pub(super) async fn pulse(connection: &mut SqliteConnection, now: Timestamp) -> Result<(), StoreError> {
+    sqlx::query(
+        "update leases set expires_at = expires_at + (?1 - last.alive_at)
+         from (select max(alive_at) as alive_at from nodes) as last
+         where last.alive_at < ?1 - ?2 and expires_at > last.alive_at",
+    )
+    .bind(now.as_millis())
+    .bind(OUTAGE_MS as i64)
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query(
+        "insert into nodes (node, alive_at) values ('embedded', ?1) on conflict (node) do update set alive_at = ?1",
+    )
+    .bind(now.as_millis())
+    .execute(&mut *connection)
+    .await?;
+    Ok(())
 }
