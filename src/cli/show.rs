@@ -96,7 +96,8 @@ async fn follow_and_show(client: Client, id: String, show: &ShowArgs, screen: &m
             tell(event, show, &mut view, screen)?;
         }
         let ended = matches!(update, Update::Ended { .. });
-        let milestone = view.take(&update);
+        // After an absence the old state is shown until there is news.
+        let milestone = view.take(&update) || update == Update::Connected;
         match &update {
             Update::Waiting { reason, planned, .. } => screen.waiting(reason, *planned)?,
             Update::Connected => screen.connected()?,

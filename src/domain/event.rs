@@ -168,6 +168,8 @@ pub struct NewEvent {
     pub kind: EventType,
     /// Its data, normalised: no U+0000, long lifecycle texts cut, defaults filled in.
     pub data: Map<String, Value>,
+    /// The same data as text.
+    encoded: Json,
     /// A `completed` Outcome's `data`, which never travels in events.
     pub result: Option<Json>,
 }
@@ -217,28 +219,37 @@ impl NewEvent {
                 return Err(Refusal::invalid("/type", format!("`{kind}` is written by the gateway alone")));
             }
         }
+        let encoded = Json::from_map(&data);
         if kind.is_capped() {
-            let bytes = Json::from_map(&data).as_str().len();
+            let bytes = encoded.as_str().len();
             if bytes > limits.event_bytes {
                 let detail = format!("event data has {bytes} bytes; the limit is {}", limits.event_bytes);
                 return Err(Refusal::too_large("/data", detail));
             }
         }
-        Ok(Self { kind, data, result })
+        Ok(Self { kind, data, encoded, result })
+    }
+
+    /// About how many bytes it brings into the store.
+    pub fn size(&self) -> usize {
+        self.encoded.as_str().len() + self.result.as_ref().map_or(0, |result| result.as_str().len())
+    }
+
+    /// The same event with one more field in its data.
+    pub(super) fn with_field(&self, name: &str, value: Value) -> Self {
+        let mut data = self.data.clone();
+        data.insert(name.to_owned(), value);
+        Self { encoded: Json::from_map(&data), data, kind: self.kind.clone(), result: self.result.clone() }
     }
 
     /// The event that this becomes as the next of `job`'s log.
     pub(super) fn stamp(&self, job: &Job, at: Timestamp) -> Event {
         let data = if self.kind == EventType::Output {
-            let mut data = self.data.clone();
-            data.insert("offset".to_owned(), job.output_bytes.into());
-            Json::from_map(&data)
+            self.with_field("offset", job.output_bytes.into()).encoded
         } else if self.result.is_some() {
-            let mut data = self.data.clone();
-            data.insert("result_url".to_owned(), format!("/v1/jobs/{}/result", job.id).into());
-            Json::from_map(&data)
+            self.with_field("result_url", format!("/v1/jobs/{}/result", job.id).into()).encoded
         } else {
-            Json::from_map(&self.data)
+            self.encoded.clone()
         };
         Event { seq: job.seq + 1, kind: self.kind.clone(), at, attempt: job.attempt, data }
     }

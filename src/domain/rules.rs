@@ -151,9 +151,7 @@ fn append_one(
         EventType::Failed if job.cancel_requested => cancelled_with(job, now, Value::Object(new.data.clone())),
         // Who stops because he was asked to need not know why.
         EventType::Cancelled if job.cancel_requested && !new.data.contains_key("reason") => {
-            let mut data = new.data.clone();
-            data.insert("reason".to_owned(), job.cancel_reason.clone().into());
-            NewEvent { data, ..new.clone() }.stamp(job, now)
+            new.with_field("reason", job.cancel_reason.clone().into()).stamp(job, now)
         }
         _ => new.stamp(job, now),
     };

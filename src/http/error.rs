@@ -11,7 +11,7 @@ use crate::domain::Refusal;
 use crate::service::ServiceError;
 
 /// An answer that is an error.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ApiError {
     status: StatusCode,
     code: &'static str,

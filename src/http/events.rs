@@ -4,14 +4,14 @@ use axum::extract::{RawQuery, State};
 use axum::http::header::{CACHE_CONTROL, ETAG, VARY};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde::Serialize;
 
 use super::error::ApiError;
 use super::extract::{JobPath, Params, Wait, accepts_stream, cursor, is_not_modified, stream_cursor};
 use super::reads::VARY_ON;
 use super::{Api, ApiResult, json_response, schema, stream};
-use crate::domain::{JobId, State as JobState};
-use crate::service::EventPage;
+use crate::domain::{Event, Job, JobId, State as JobState};
+use crate::service::{EventPage, ResetReason};
 
 /// Events on a page.
 const PAGE_LIMIT: u64 = 1_000;
@@ -79,15 +79,29 @@ async fn get_page(api: &Api, id: JobId, query: Option<&str>, headers: &HeaderMap
     Ok(response)
 }
 
+#[derive(Serialize)]
+struct PageBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<&'a Job>,
+    events: &'a [Event],
+    next: u64,
+    state: JobState,
+    terminal: bool,
+    more: bool,
+}
+
 fn page_response(api: &Api, page: &EventPage, limit: usize, headers: &HeaderMap) -> Response {
-    let mut body = json!({
-        "events": page.events, "next": page.next, "state": page.job.state, "terminal": page.job.state.is_terminal(),
-        "more": page.more,
-    });
-    if let Some(reset) = page.reset {
-        body["reset"] = reset.as_str().into();
-        body["job"] = json!(*page.job);
-    }
+    let body = PageBody {
+        reset: page.reset.map(ResetReason::as_str),
+        job: page.reset.map(|_| &*page.job),
+        events: &page.events,
+        next: page.next,
+        state: page.job.state,
+        terminal: page.job.state.is_terminal(),
+        more: page.more,
+    };
     // A completed job's log changes no more: any cache of the client's may keep its pages.
     if page.job.state != JobState::Completed || page.reset.is_some() {
         return ([(CACHE_CONTROL, "no-store")], json_response(&body)).into_response();

@@ -5,12 +5,13 @@ use axum::extract::{RawQuery, State};
 use axum::http::header::{LOCATION, RETRY_AFTER};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::error::ApiError;
 use super::extract::{JobPath, Params, idempotency, json_body, optional_json_body};
 use super::{Api, ApiResult, HttpSettings, json_response, schema, url};
-use crate::domain::{CancelRequest, Refusal, Spec};
+use crate::domain::{CancelRequest, Job, JobId, Refusal, Spec};
 use crate::service::{CancelAnswer, Enqueued, ServiceError};
 
 /// Specs in one batch.
@@ -19,19 +20,35 @@ const MAX_BATCH: usize = 1_000;
 /// Who acts, while there are no credentials.
 const ANYBODY: &str = "anonymous";
 
-fn enqueued_body(settings: &HttpSettings, enqueued: &Enqueued) -> Value {
-    let path = format!("/v1/jobs/{}", enqueued.job.id);
-    let mut body = json!({
-        "job": enqueued.job, "created": enqueued.created,
-        "urls": {
-            "job": url(settings, &path), "events": url(settings, &format!("{path}/events")),
-            "page": url(settings, &format!("/jobs/{}", enqueued.job.id)),
-        },
-    });
-    if let Some(replaced) = enqueued.replaced {
-        body["replaced"] = json!(replaced);
+#[derive(Serialize)]
+struct Urls {
+    job: String,
+    events: String,
+    page: String,
+}
+
+/// The answer for one spec; in a batch with its status.
+#[derive(Serialize)]
+struct EnqueuedBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    job: &'a Job,
+    created: bool,
+    urls: Urls,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced: Option<JobId>,
+}
+
+impl<'a> EnqueuedBody<'a> {
+    fn of(settings: &HttpSettings, enqueued: &'a Enqueued) -> Self {
+        let id = enqueued.job.id;
+        let urls = Urls {
+            job: url(settings, &format!("/v1/jobs/{id}")),
+            events: url(settings, &format!("/v1/jobs/{id}/events")),
+            page: url(settings, &format!("/jobs/{id}")),
+        };
+        Self { status: None, job: &enqueued.job, created: enqueued.created, urls, replaced: enqueued.replaced }
     }
-    body
 }
 
 fn enqueued_status(enqueued: &Enqueued) -> StatusCode {
@@ -63,9 +80,9 @@ pub(super) async fn enqueue_job(
     let spec = Spec::parse(body, api.gateway.limits())?;
     let enqueued = api.gateway.enqueue(vec![spec], idempotency).await?.pop();
     let enqueued = enqueued.unwrap_or(Err(ServiceError::Refused(Refusal::JobNotFound)))?;
-    let location = url(&api.settings, &format!("/v1/jobs/{}", enqueued.job.id));
-    let headers = [(LOCATION, location), (RETRY_AFTER, "2".to_owned())];
-    Ok((enqueued_status(&enqueued), headers, json_response(&enqueued_body(&api.settings, &enqueued))).into_response())
+    let body = EnqueuedBody::of(&api.settings, &enqueued);
+    let headers = [(LOCATION, body.urls.job.clone()), (RETRY_AFTER, "2".to_owned())];
+    Ok((enqueued_status(&enqueued), headers, json_response(&body)).into_response())
 }
 
 /// Enqueue up to 1,000 jobs in one transaction. A bad one fails alone.
@@ -108,28 +125,34 @@ pub(super) async fn enqueue_batch(
         false => api.gateway.enqueue(specs, idempotency).await?,
     }
     .into_iter();
-    let results: Vec<Value> = parsed
+    let results: Vec<Result<Enqueued, ApiError>> = parsed
         .into_iter()
-        .enumerate()
-        .map(|(index, spec)| {
-            let enqueued = spec.map_err(ApiError::from).and_then(|_| {
-                let missing = || Err(ServiceError::Refused(Refusal::JobNotFound));
-                enqueued.next().unwrap_or_else(missing).map_err(ApiError::from)
-            });
-            match enqueued {
-                Ok(enqueued) => {
-                    let mut result = enqueued_body(&api.settings, &enqueued);
-                    result["status"] = json!(enqueued_status(&enqueued).as_u16());
-                    result
-                }
-                Err(error) => {
-                    let error = error.under(&format!("/jobs/{index}"));
-                    json!({"status": error.status().as_u16(), "error": error.problem()})
-                }
-            }
+        .map(|spec| {
+            let missing = || Err(ServiceError::Refused(Refusal::JobNotFound));
+            spec.map_err(ApiError::from).and_then(|_| Ok(enqueued.next().unwrap_or_else(missing)?))
         })
         .collect();
-    Ok(json_response(&json!({"results": results})))
+    #[derive(Serialize)]
+    #[serde(untagged)]
+    enum ItemBody<'a> {
+        Enqueued(EnqueuedBody<'a>),
+        Refused { status: u16, error: Value },
+    }
+    let body = results.iter().enumerate().map(|(index, result)| match result {
+        Ok(enqueued) => {
+            let status = Some(enqueued_status(enqueued).as_u16());
+            ItemBody::Enqueued(EnqueuedBody { status, ..EnqueuedBody::of(&api.settings, enqueued) })
+        }
+        Err(error) => ItemBody::Refused {
+            status: error.status().as_u16(),
+            error: error.clone().under(&format!("/jobs/{index}")).problem(),
+        },
+    });
+    #[derive(Serialize)]
+    struct BatchBody<'a> {
+        results: Vec<ItemBody<'a>>,
+    }
+    Ok(json_response(&BatchBody { results: body.collect() }))
 }
 
 /// Cancel a job: at once if it waits, by asking its runner if it runs.

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::json;
+use serde::Serialize;
 
 use super::error::ApiError;
 use super::extract::{JobPath, Params, Wait, cursor, is_not_modified};
@@ -102,6 +102,12 @@ pub(super) async fn get_job(
     Ok(response)
 }
 
+#[derive(Serialize)]
+struct ListBody {
+    jobs: Vec<Job>,
+    next: Option<String>,
+}
+
 /// Jobs, newest first.
 #[utoipa::path(
     get, path = "/v1/jobs", tag = "jobs",
@@ -146,7 +152,7 @@ pub(super) async fn list_jobs(State(api): State<Api>, RawQuery(query): RawQuery)
     let limit = params.capped("limit", 1, 200)?.unwrap_or(50) as u32;
     let page = api.gateway.jobs(&filter, limit).await?;
     let next = page.next.map(|id| URL_SAFE_NO_PAD.encode(id.as_uuid().as_bytes()));
-    Ok(([(CACHE_CONTROL, "no-store")], json_response(&json!({"jobs": page.jobs, "next": next}))).into_response())
+    Ok(([(CACHE_CONTROL, "no-store")], json_response(&ListBody { jobs: page.jobs, next })).into_response())
 }
 
 /// The whole output of the latest run so far.

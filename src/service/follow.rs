@@ -23,8 +23,8 @@ const TAIL_EVENTS: u64 = 256;
 const OPENING_BYTES: u64 = 1024 * 1024;
 
 /// Pages read for one reader who is behind: as many events as make about this many bytes.
-const PAGE_BYTES: usize = 512 * 1024;
-const PAGE_EVENTS: std::ops::RangeInclusive<u32> = 16..=1_000;
+const PAGE_BYTES: usize = 256 * 1024;
+const PAGE_EVENTS: std::ops::RangeInclusive<u32> = 16..=256;
 
 /// Where a reader left off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,6 +26,9 @@ use committer::Committer;
 /// Commands that wait for one committer. Beyond that callers wait in line, for [`PATIENCE`] at most.
 const QUEUE: usize = 2_048;
 
+/// Events and jobs count once per so many bytes.
+const WEIGHED_BYTES: usize = 8 * 1024;
+
 /// How long a caller waits for a place in the queue before being told that the gateway is overloaded.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -115,11 +118,12 @@ impl Command {
         }
     }
 
-    /// How much it adds to a batch.
+    /// How much it adds to a batch: jobs and events, large ones several times.
     fn weight(&self) -> usize {
+        let of = |bytes: usize| 1 + bytes / WEIGHED_BYTES;
         match self {
-            Self::Enqueue { specs, .. } => specs.len(),
-            Self::Append { events, .. } => events.len().max(1),
+            Self::Enqueue { specs, .. } => specs.iter().map(|spec| of(spec.payload.as_str().len())).sum(),
+            Self::Append { events, .. } => events.iter().map(|event| of(event.size())).sum::<usize>().max(1),
             Self::Cancel { .. } | Self::Retry { .. } | Self::Delete { .. } | Self::Sweep { .. } => 1,
         }
     }

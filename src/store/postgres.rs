@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use sqlx::Connection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use time::OffsetDateTime;
 
@@ -18,6 +19,9 @@ use super::{
 use crate::domain::{Event, Job, JobId, Json, Timestamp};
 
 const MIGRATIONS: &[(&str, &str)] = &[("spine", include_str!("postgres/0001_spine.sql"))];
+
+/// A connection that was used within this is taken to be alive.
+const IDLE_UNTESTED: Duration = Duration::from_secs(1);
 
 /// Everything of ours lives in this schema, so that an app can share its database with the gateway.
 const SCHEMA: &str = "milepost";
@@ -46,6 +50,11 @@ impl PostgresStore {
         let pool = PgPoolOptions::new()
             .max_connections(connections.max(2))
             .acquire_timeout(Duration::from_secs(5))
+            // A round trip per use is only worth it for connections that had time to die.
+            .test_before_acquire(false)
+            .before_acquire(|connection, usage| {
+                Box::pin(async move { Ok(usage.idle_for < IDLE_UNTESTED || connection.ping().await.is_ok()) })
+            })
             .connect_with(options)
             .await?;
         let mut connection = pool.acquire().await?;

@@ -57,6 +57,8 @@ impl SqliteStore {
         let readers = SqlitePoolOptions::new()
             .max_connections(connections.max(1))
             .acquire_timeout(Duration::from_secs(5))
+            // It is a file: it does not go away.
+            .test_before_acquire(false)
             .connect_with(options.create_if_missing(false).read_only(true))
             .await?;
         Ok(Self { writer: Mutex::new(writer), readers, epoch, _lock: lock })

@@ -89,9 +89,12 @@ impl Pump {
                     terminal.write_all(bytes).await?;
                     terminal.flush().await
                 };
-                if shown.await.is_err() {
-                    // Nobody looks any more; the job goes on.
-                    echo = None;
+                match shown.await {
+                    Ok(()) => {}
+                    // Whoever read us has had enough: the program is to know it, as if it stood there itself.
+                    Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
+                    // The terminal is gone; the job goes on.
+                    Err(_) => echo = None,
                 }
             }
             self.remember(bytes);

@@ -3,6 +3,7 @@
  * What the browser tests stand on: a real gateway started from its binary on either store, a real Chromium, and a
  * recorder between the two. Everything started here is ended here, by its own process id.
  */
+import assert from "node:assert/strict";
 import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
 import { access, mkdtemp, rm } from "node:fs/promises";
@@ -293,4 +294,55 @@ export async function otherSite(answer) {
       server.closeAllConnections();
     },
   };
+}
+
+/** Pages of one browser for the tests of one file, each in a context of its own. */
+export class Tabs {
+  /** @type {import("playwright-core").Browser | null} */
+  #browser = null;
+  /** @type {import("playwright-core").BrowserContext[]} */
+  #contexts = [];
+
+  async launch() {
+    this.#browser = await launchChromium();
+  }
+
+  /**
+   * Opens a page that fails the test if a script on it throws.
+   * @param {import("playwright-core").BrowserContextOptions} [options]
+   */
+  async open(options) {
+    if (!this.#browser) throw new Error("the browser was not launched");
+    const context = await this.#browser.newContext(options);
+    this.#contexts.push(context);
+    context.setDefaultTimeout(10_000);
+    const page = await context.newPage();
+    page.on("pageerror", (error) => {
+      throw error;
+    });
+    return page;
+  }
+
+  async closeAll() {
+    for (const context of this.#contexts.splice(0)) await context.close();
+  }
+
+  async quit() {
+    await this.#browser?.close();
+  }
+}
+
+/**
+ * Waits until what can be seen under a selector has the text.
+ * @param {import("playwright-core").Page} page
+ * @param {string} selector
+ * @param {string | RegExp} text
+ * @param {number} [deadlineMs]
+ */
+export async function shows(page, selector, text, deadlineMs) {
+  await eventually(async () => {
+    const found = (await page.locator(selector).filter({ visible: true }).allInnerTexts()).join("\n");
+    if (typeof text === "string") assert.ok(found.includes(text), `${selector}: ${JSON.stringify(found)} lacks ${text}`);
+    else assert.match(found, text, selector);
+  }, deadlineMs);
 }

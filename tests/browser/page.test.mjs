@@ -3,156 +3,12 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { eventually, Gateway, launchChromium, Recorder, STORES } from "./harness.mjs";
+import { eventually, Gateway, Recorder, shows, Tabs } from "./harness.mjs";
 
-/** @type {import("playwright-core").Browser} */
-let browser;
-before(async () => {
-  browser = await launchChromium();
-});
-after(() => browser?.close());
-
-/** @type {import("playwright-core").BrowserContext[]} */
-const contexts = [];
-afterEach(async () => {
-  for (const context of contexts.splice(0)) await context.close();
-});
-
-/**
- * A page that fails the test if a script on it throws.
- * @param {import("playwright-core").BrowserContextOptions} [options]
- */
-async function openPage(options) {
-  const context = await browser.newContext(options);
-  contexts.push(context);
-  context.setDefaultTimeout(10_000);
-  const page = await context.newPage();
-  page.on("pageerror", (error) => {
-    throw error;
-  });
-  return page;
-}
-
-/**
- * @param {import("playwright-core").Page} page
- * @param {string} selector
- * @param {string | RegExp} text
- */
-async function shows(page, selector, text) {
-  await eventually(async () => {
-    const found = (await page.locator(selector).filter({ visible: true }).allInnerTexts()).join("\n");
-    if (typeof text === "string") assert.ok(found.includes(text), `${selector}: ${JSON.stringify(found)} lacks ${text}`);
-    else assert.match(found, text, selector);
-  });
-}
-
-for (const store of STORES) {
-  describe(`on ${store}`, () => {
-    /** @type {Gateway} */
-    let gateway;
-    /** @type {Recorder} */
-    let recorder;
-    before(async () => {
-      gateway = await Gateway.start(store);
-      recorder = await Recorder.before(gateway);
-    });
-    after(async () => {
-      await recorder?.stop();
-      await gateway?.stop();
-    });
-
-    test("a tracked job is seen live from the list to its end, and then nothing more is asked", async () => {
-      const page = await openPage();
-      await page.goto(`${recorder.url}/`);
-      const subject = `live-${store}`;
-      const id = await gateway.track({ subject });
-      await shows(page, ".row", subject);
-      await page.getByRole("link", { name: "summarize" }).first().click();
-      await page.waitForURL(`**/jobs/${id}`);
-      await shows(page, ".badge", "Running");
-      await shows(page, "#link", "Live");
-
-      await gateway.append(id, { type: "progress", data: { current: 83, total: 200, unit: "pages", phase: "drafting", message: "page 83" } });
-      await shows(page, ".head .far", "41.5 % · 83 of 200 pages");
-      await shows(page, ".head .message", "drafting: page 83");
-      const bar = page.locator(".head [role=progressbar]");
-      assert.equal(await bar.getAttribute("aria-valuenow"), "41");
-      await gateway.append(id, { type: "output", data: { text: "Hello " } }, { type: "output", data: { text: "wörld\n" } });
-      await shows(page, "pre.output", "Hello wörld");
-      await gateway.append(id, { type: "log", data: { level: "warn", message: "slow source", fields: { ms: 4000 } } });
-      await shows(page, "[data-level=warn]", "slow source ms 4000");
-      await gateway.append(id, { type: "source.read", data: { url: "https://example.org" } });
-      await shows(page, ".type", "source.read");
-      await gateway.append(id, { type: "progress", data: { percent: 100 } });
-      await shows(page, ".head .far", "100 % · 83 of 200 pages · finishing");
-      await shows(page, ".badge", /^Running$/);
-
-      await gateway.append(id, {
-        type: "completed",
-        data: {
-          ok: false, status: "empty", items: 0, note: "nothing new", data: { rows: [] },
-          artifacts: [{ type: "url", label: "report", url: "https://example.org/report" }],
-        },
-      });
-      await shows(page, ".badge", "Completed, not ok");
-      assert.equal(await page.locator(".badge").getAttribute("data-tone"), "warning");
-      await shows(page, ".box[data-tone=warning]", "nothing new");
-      assert.equal(await page.getByRole("link", { name: "report" }).getAttribute("href"), "https://example.org/report");
-      await shows(page, "#link", "Ended");
-      assert.equal(await page.getByRole("button", { name: "Cancel job" }).count(), 0);
-      const result = await page.getByRole("link", { name: "Result data" }).getAttribute("href");
-      assert.deepEqual(await gateway.call("GET", `/v1/jobs/${id}/result`), { rows: [] });
-      assert.equal(result, `/v1/jobs/${id}/result`);
-
-      const asked = recorder.seen.length;
-      // Longer than any `retry:` of a stream, and than the list's refresh.
-      await sleep(4_000);
-      assert.deepEqual(recorder.seen.slice(asked), []);
-      assert.equal(recorder.streams.filter(({ path }) => path.includes(id)).length, 1);
-    });
-
-    test("a reload in mid-job shows state, output and log at once", async () => {
-      const id = await gateway.track();
-      await gateway.append(
-        id,
-        { type: "log", data: { message: "before the page" } },
-        { type: "output", data: { text: "ab" } }, { type: "output", data: { text: "ab" } }, { type: "output", data: { text: "\n\n€ " } },
-        { type: "progress", data: { percent: 12.5 } },
-      );
-      const page = await openPage();
-      await page.goto(`${recorder.url}/jobs/${id}`);
-      for (const _ of [1, 2]) {
-        await shows(page, ".head .far", "12.5 %");
-        await shows(page, "[data-level]", "before the page");
-        await eventually(async () => assert.equal(await page.locator("pre.output").textContent(), "abab\n\n€ "));
-        await page.reload();
-      }
-      await gateway.append(id, { type: "output", data: { text: "tail" } });
-      await eventually(async () => assert.equal(await page.locator("pre.output").textContent(), "abab\n\n€ tail"));
-    });
-
-    for (const signal of /** @type {const} */ (["SIGTERM", "SIGKILL"])) {
-      test(`an open page goes on when the gateway is restarted (${signal})`, async () => {
-        const id = await gateway.track();
-        await gateway.append(id, { type: "output", data: { text: "one " } });
-        const page = await openPage();
-        await page.goto(`${gateway.url}/jobs/${id}`);
-        await shows(page, "#link", "Live");
-        await page.evaluate("window.untouched = true");
-        await gateway.kill(signal);
-        await shows(page, "#link", "Reconnecting");
-        await gateway.start();
-        await gateway.append(id, { type: "output", data: { text: "two " } }, { type: "progress", data: { percent: 50 } });
-        await eventually(async () => assert.equal(await page.locator("pre.output").textContent(), "one two "), 20_000);
-        await shows(page, ".head .far", "50 %");
-        await shows(page, "#link", "Live");
-        assert.equal(await page.evaluate("window.untouched"), true);
-        await gateway.append(id, { type: "completed" });
-        await shows(page, ".badge", /^Completed$/);
-      });
-    }
-  });
-}
+const tabs = new Tabs();
+before(() => tabs.launch());
+afterEach(() => tabs.closeAll());
+after(() => tabs.quit());
 
 describe("whatever the store", () => {
   /** @type {Gateway} */
@@ -175,7 +31,7 @@ describe("whatever the store", () => {
   test("a proxy's 502 does not end it: the page comes back with its cursor", async () => {
     const id = await gateway.track();
     await gateway.append(id, { type: "output", data: { text: "one " } });
-    const page = await openPage();
+    const page = await tabs.open();
     await page.goto(`${recorder.url}/jobs/${id}`);
     await shows(page, "#link", "Live");
     recorder.refuse = 502;
@@ -193,7 +49,7 @@ describe("whatever the store", () => {
     const seen = await Recorder.before(rotating);
     try {
       const id = await rotating.track();
-      const page = await openPage();
+      const page = await tabs.open();
       await page.goto(`${seen.url}/jobs/${id}`);
       await shows(page, "#link", "Live");
       await page.evaluate(() => {
@@ -213,7 +69,7 @@ describe("whatever the store", () => {
   });
 
   test("an unknown job is said to be unknown, once", async () => {
-    const page = await openPage();
+    const page = await tabs.open();
     await page.goto(`${recorder.url}/jobs/01990000-0000-7000-8000-000000000000`);
     await shows(page, "h1", "No such job");
     const asked = recorder.seen.length;
@@ -223,7 +79,7 @@ describe("whatever the store", () => {
 
   test("a job deleted under an open page ends it", async () => {
     const id = await gateway.track();
-    const page = await openPage();
+    const page = await tabs.open();
     await page.goto(`${recorder.url}/jobs/${id}`);
     await shows(page, "#link", "Live");
     await gateway.append(id, { type: "failed", data: { code: "boom", message: "it broke" } });
@@ -236,7 +92,7 @@ describe("whatever the store", () => {
 
   test("silence is shown as such, and a dead connection is opened again", async () => {
     const id = await gateway.track();
-    const page = await openPage();
+    const page = await tabs.open();
     await page.clock.install();
     await page.goto(`${recorder.url}/jobs/${id}`);
     await page.clock.runFor(1000);
@@ -261,7 +117,7 @@ describe("whatever the store", () => {
     const evil = `<img src=x onerror=pwn()><script>pwn()</script>"'><svg onload=pwn()>\u202e\u0007\u001b[31m`;
     const id = await gateway.track({ subject: evil.replace(/[\u0000-\u001f]/g, ""), meta: { [evil.replace(/\u0000/g, "")]: evil } });
     // The policy would stop what gets through: without it the page must be safe by itself.
-    const page = await openPage({ bypassCSP: true });
+    const page = await tabs.open({ bypassCSP: true });
     await page.addInitScript("window.pwn = () => { window.pwned = true; }");
     page.on("dialog", () => assert.fail("a dialog opened"));
     const clean = async () => {
@@ -314,7 +170,7 @@ describe("whatever the store", () => {
     const job = await gateway.call("GET", `/v1/jobs/${id}`);
     const urls = ["javascript:pwn()", "JaVaScRiPt:pwn()", "\u0001javascript:pwn()", "data:text/html,x", "good"];
     job.outcome.artifacts.push(...urls.map((url, index) => ({ type: "url", label: `bad ${index}`, url })));
-    const page = await openPage();
+    const page = await tabs.open();
     // The gateway refuses such an address; the page does not rely on that.
     await page.route("**/events?unnamed=1", (route) =>
       route.fulfill({
@@ -328,7 +184,7 @@ describe("whatever the store", () => {
   });
 
   test("the page runs under a policy without inline script or style", async () => {
-    const page = await openPage();
+    const page = await tabs.open();
     /** @type {string[]} */
     const complaints = [];
     page.on("console", (message) => message.type() === "error" && complaints.push(message.text()));
@@ -345,7 +201,7 @@ describe("whatever the store", () => {
 
   test("cancel asks first, and then shows that it was asked for", async () => {
     const id = await gateway.track();
-    const page = await openPage();
+    const page = await tabs.open();
     await page.goto(`${gateway.url}/jobs/${id}`);
     await page.getByRole("button", { name: "Cancel job" }).click();
     await page.getByRole("button", { name: "Let it run" }).click();
@@ -364,7 +220,7 @@ describe("whatever the store", () => {
       assert.match(mounted.url, /\/progress$/);
       const id = await mounted.track({ subject: "mounted" });
       await mounted.append(id, { type: "progress", data: { percent: 33 } });
-      const page = await openPage();
+      const page = await tabs.open();
       await page.goto(`${mounted.url}/`);
       await shows(page, ".row", "mounted");
       await page.getByRole("link", { name: "summarize" }).click();
@@ -381,7 +237,7 @@ describe("whatever the store", () => {
   test("times are the gateway's, however wrong the clock of the page", async () => {
     const id = await gateway.track({ subject: "clock" });
     for (const off of [-600_000, 600_000]) {
-      const page = await openPage();
+      const page = await tabs.open();
       await page.clock.install({ time: Date.now() + off });
       await page.goto(`${gateway.url}/jobs/${id}`);
       await page.clock.runFor(1000);
@@ -395,7 +251,7 @@ describe("whatever the store", () => {
   test("the list pages, filters, keeps its filter over a reload, and rests in a hidden tab", async () => {
     const jobs = Array.from({ length: 60 }, (_, index) => ({ kind: "import", subject: `many-${index}`, tracked: true }));
     await gateway.call("POST", "/v1/jobs/batch", { jobs });
-    const page = await openPage();
+    const page = await tabs.open();
     await page.goto(`${recorder.url}/?kind=import`);
     await eventually(async () => assert.equal(await page.locator(".row").count(), 50));
     await page.getByRole("button", { name: "Show more" }).click();
@@ -429,7 +285,7 @@ describe("whatever the store", () => {
 
   test("there is one live region, and it does not repeat every step", async () => {
     const id = await gateway.track();
-    const page = await openPage();
+    const page = await tabs.open();
     await page.goto(`${gateway.url}/jobs/${id}`);
     await shows(page, "#link", "Live");
     await page.evaluate(() => {
@@ -451,7 +307,7 @@ describe("whatever the store", () => {
 
   test("a flood of output leaves the page small and complete at its end", async () => {
     const id = await gateway.track();
-    const page = await openPage();
+    const page = await tabs.open();
     await page.goto(`${gateway.url}/jobs/${id}`);
     await shows(page, "#link", "Live");
     const line = "x".repeat(99) + "\n";

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use tokio::process::Command;
 
-use crate::cli::{Ended, milepost, milepost_at};
+use crate::cli::{Ended, milepost, milepost_at, start};
 use crate::harness::{Job, PATIENCE, Server, Store, eventually, pairs, run, text, unique};
 
 /// Runs a shell script as a job of a kind of its own, to its end.
@@ -340,6 +341,20 @@ fn a_process_left_behind_does_not_keep_the_job() {
         assert_eq!(ended.code, 0);
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         assert_eq!(job.state().await["state"], "completed");
+    });
+}
+
+#[test]
+fn a_reader_that_has_had_enough_ends_the_command() {
+    run(async {
+        let server = Store::Sqlite.shared().await;
+        let kind = unique("kind");
+        let line = format!("{} run --kind {kind} -- yes | head -n 2", env!("CARGO_BIN_EXE_milepost"));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line]).env("MILEPOST_URL", format!("http://{}", server.address()));
+        assert_eq!(start(shell).ended().await.stdout, "y\ny\n");
+        let jobs = server.list(&format!("kind={kind}")).await;
+        assert_eq!(jobs[0]["error"]["details"]["signal"], "SIGPIPE");
     });
 }
 

@@ -1,5 +1,6 @@
 //! One committer: gathers a batch, folds it, stores it, tells the bus, answers.
 
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -152,21 +153,20 @@ impl Committer {
     /// Reads what the batch rests on and this process does not know.
     async fn resolve(&mut self, batch: &[Command]) -> Result<Resolved, StoreError> {
         let mut lookup = Lookup::default();
-        let mut known = Vec::new();
+        let (mut known, mut unknown) = (HashMap::new(), HashSet::new());
         for command in batch {
             lookup.unique.extend(command.unique_keys());
             lookup.requests.extend(command.idempotency().map(|idempotency| idempotency.request.clone()));
             let Some(id) = command.job() else { continue };
-            if lookup.jobs.contains(&id) || known.iter().any(|record: &Record| record.job.id == id) {
-                continue;
-            }
             match self.written.get(&id).filter(|_| matches!(command, Command::Append { .. })) {
-                Some(record) => known.push(record.clone()),
-                None => lookup.jobs.push(id),
+                Some(_) if known.contains_key(&id) => {}
+                Some(record) => drop(known.insert(id, record.clone())),
+                None => drop(unknown.insert(id)),
             }
         }
         // A job that somebody appends to and somebody else cancels is read: its clocks matter.
-        known.retain(|record| !lookup.jobs.contains(&record.job.id));
+        known.retain(|id, _| !unknown.contains(id));
+        lookup.jobs.extend(&unknown);
         let mut resolved = Resolved::default();
         if !lookup.jobs.is_empty() || !lookup.unique.is_empty() || !lookup.requests.is_empty() {
             resolved = self.store.resolve(&lookup).await?;
@@ -179,14 +179,14 @@ impl Committer {
                 policy.unique_key.clone().map(|key| crate::store::UniqueKey { queue: record.job.queue.clone(), key }),
             );
         }
-        second.jobs = resolved.unique.iter().map(|(_, id)| *id).filter(|id| !lookup.jobs.contains(id)).collect();
-        second.jobs.dedup();
+        let holders: HashSet<JobId> = resolved.unique.iter().map(|(_, id)| *id).collect();
+        second.jobs.extend(holders.difference(&unknown));
         if !second.jobs.is_empty() || !second.unique.is_empty() {
             let more = self.store.resolve(&second).await?;
             resolved.jobs.extend(more.jobs);
             resolved.unique.extend(more.unique);
         }
-        resolved.jobs.extend(known.into_iter().map(|record| (record, None)));
+        resolved.jobs.extend(known.into_values().map(|record| (record, None)));
         Ok(resolved)
     }
 }

@@ -17,6 +17,7 @@ pub(super) async fn tidy(pool: &PgPool, now: Timestamp, keep_ms: u64) -> Result<
         .bind(IDEMPOTENCY_MS as f64)
         .execute(pool)
         .await?;
+    sqlx::query("delete from nodes where alive_at < now() - interval '1 day'").execute(pool).await?;
     let mut connection = pool.acquire().await?;
     // One node at a time; the others find the work done.
     let mut transaction = connection.begin().await?;
