@@ -30,10 +30,11 @@ pub struct Bus {
 
 impl Bus {
     /// Begins to watch a job, whether or not it exists. Whatever is committed from now on reaches the subscription.
-    pub fn subscribe(&self, id: JobId) -> Subscription {
+    /// `watches`: for somebody who watches, as a runner who waits for a cancel does not.
+    pub fn subscribe(&self, id: JobId, watches: bool) -> Subscription {
         let mut channels = self.lock();
         let channel = channels.entry(id).or_insert_with(|| Arc::new(Channel::new()));
-        Subscription::new(channel.clone())
+        Subscription::new(channel.clone(), watches)
     }
 
     /// The channel of a job that somebody watches or has watched a moment ago.
@@ -57,7 +58,13 @@ impl Bus {
 
     /// Forgets channels that nobody has watched for a while. One shared tick calls this; channels have no timers.
     pub fn forget_idle(&self, now: Instant) {
-        self.lock().retain(|_, channel| channel.is_watched() || now.duration_since(channel.last_watched()) < LINGER);
+        self.lock().retain(|_, channel| channel.is_subscribed() || now.duration_since(channel.last_used()) < LINGER);
+    }
+
+    /// What the store is to be told about who watches: jobs, and in how many milliseconds each is to be cancelled unless
+    /// it is told again.
+    pub fn audience_news(&self, now: Instant) -> Vec<(JobId, u64)> {
+        self.lock().iter().filter_map(|(id, channel)| Some((*id, channel.audience_news(now)?))).collect()
     }
 
     /// How many channels there are.

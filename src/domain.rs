@@ -25,6 +25,6 @@ pub use job::{Job, Progress, State};
 pub use json::{Json, ParseError, body_hash, parse_json};
 pub use limits::Limits;
 pub use refusal::Refusal;
-pub use rules::{Ending, Lease, Record};
+pub use rules::{Clocks, Ending, Record};
 pub use spec::{Backoff, OnConflict, Policy, QueueName, Spec};
 pub use time::Timestamp;

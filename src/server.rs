@@ -31,6 +31,9 @@ const WRITE_DEADLINE: Duration = Duration::from_secs(30);
 /// What hyper buffers for a peer that reads slowly, in bytes; more waits in the store.
 const WRITE_BUFFER: usize = 64 * 1024;
 
+/// A connection that comes while draining must say at once what it wants, or a browser's spare one holds up the end.
+const LATE_HEADER_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// How the server behaves.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
@@ -106,17 +109,21 @@ async fn connection(socket: TcpStream, app: App, settings: ServerSettings, mut d
             Ok::<_, Infallible>(response)
         }
     });
+    let came_late = *draining.borrow();
+    let header_timeout = match came_late {
+        true => settings.header_timeout.min(LATE_HEADER_TIMEOUT),
+        false => settings.header_timeout,
+    };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(settings.header_timeout)
-        .keep_alive(!*draining.borrow())
+        .header_read_timeout(header_timeout)
+        .keep_alive(!came_late)
         .max_buf_size(WRITE_BUFFER)
         .serve_connection(TokioIo::new(Patient::new(socket, WRITE_DEADLINE)), service);
     let mut connection = pin!(connection);
     let drained = async {
-        let was_draining = *draining.borrow();
         // A connection that came while draining is closed after its first answer anyway.
-        if was_draining || draining.wait_for(|draining| *draining).await.is_err() {
+        if came_late || draining.wait_for(|draining| *draining).await.is_err() {
             std::future::pending::<()>().await;
         }
     };

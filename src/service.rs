@@ -13,7 +13,7 @@ mod reads;
 
 pub use enqueue::Enqueued;
 pub use error::ServiceError;
-pub use follow::{Cursor, Follow, Opening, ResetReason, Step};
+pub use follow::{Cursor, Follow, Opening, Reader, ResetReason, Step};
 pub use gateway::{Gateway, Settings};
 pub use journal::{Appended, CancelAnswer, Idempotency};
 pub use reads::{EventPage, JobPage};

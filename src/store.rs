@@ -21,7 +21,7 @@ pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
 
 use crate::domain::rules::Step;
-use crate::domain::{Event, Job, JobId, Json, Lease, QueueName, Record, State, Timestamp};
+use crate::domain::{Clocks, Event, Job, JobId, Json, QueueName, Record, State, Timestamp};
 
 /// What both stores can do. Every method is one statement or one named transaction.
 #[async_trait]
@@ -53,7 +53,12 @@ pub trait Store: Send + Sync + 'static {
     /// Lists jobs, newest first.
     async fn list(&self, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError>;
 
-    /// Jobs for which an instant has passed: TTL, deadline, silence, the grace of a cancel. A bounded number.
+    /// Notes that jobs are watched on this node: unless it is said again, each is cancelled after its number of
+    /// milliseconds from now.
+    async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError>;
+
+    /// Jobs for which an instant has passed: TTL, deadline, silence, the grace of a cancel, nobody watching. A bounded
+    /// number.
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError>;
 
     /// Jobs that ended more than `keep_ms` ago, with their seq. A bounded number, oldest first.
@@ -117,8 +122,8 @@ pub struct Lookup {
 /// What [`Store::resolve`] found; what is missing does not exist.
 #[derive(Debug, Default)]
 pub struct Resolved {
-    /// Jobs asked for, with their clocks while they run.
-    pub jobs: Vec<(Record, Option<Lease>)>,
+    /// Jobs asked for, with their clocks.
+    pub jobs: Vec<(Record, Clocks)>,
     /// Holders of unique keys.
     pub unique: Vec<(UniqueKey, JobId)>,
     /// Requests of the last 24 hours.
@@ -183,6 +188,11 @@ impl Change {
         let before = self.before.as_ref().and_then(Waiting::of);
         let after = Waiting::of(self.job());
         if before == after { (false, None) } else { (before.is_some(), after) }
+    }
+
+    /// Whether it no longer matters who watches: the job has ended.
+    fn forgets_watches(&self) -> bool {
+        self.step.record.policy.cancel_if_unwatched_ms.is_some() && self.job().state.is_terminal()
     }
 
     /// Whether the old result (if any) goes: the job was put back.

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use tokio::sync::watch;
@@ -29,19 +29,23 @@ pub struct Channel {
     changes: watch::Sender<u64>,
     /// Single flight: whoever holds it reads the job from the store, the others wait for the result.
     pub loading: tokio::sync::Mutex<()>,
+    /// All subscriptions.
+    subscribers: AtomicUsize,
+    /// Those that stand for somebody who watches; a runner who waits for a cancel is none.
     watchers: AtomicUsize,
 }
 
 struct Inner {
     job: Option<Arc<Job>>,
     removed: bool,
+    audience: Audience,
     ring: VecDeque<Arc<Frame>>,
     ring_bytes: usize,
     /// The run's output up to a seq, for whoever opens a stream at that very seq.
     opening_output: Option<(u64, Arc<OutputSoFar>)>,
     /// The last join, for the next reader at the same cursor: a thousand of them cost one copy.
     joined: Option<Joined>,
-    last_watched: Instant,
+    last_used: Instant,
 }
 
 /// A run's output up to some seq.
@@ -60,6 +64,28 @@ struct Joined {
     to: u64,
     bytes: Bytes,
 }
+
+/// Who watches a job that is cancelled when nobody does.
+#[derive(Default)]
+struct Audience {
+    /// Whether the job's row has been read; before that, whether the audience matters is unknown.
+    known: bool,
+    /// After how long without watchers it is cancelled, in milliseconds.
+    unwatched_ms: Option<u64>,
+    /// When a plain GET looked at it last.
+    glimpsed: Option<Instant>,
+    /// Whether somebody has watched since the store was last told.
+    news: bool,
+    /// When the store was told that it is watched.
+    told: Option<Instant>,
+}
+
+/// A plain GET counts as watching for this long.
+const GLIMPSE: Duration = Duration::from_secs(10);
+
+/// The store is told about a watched job this often, and that it is good for twice that: a node that dies stops
+/// counting.
+const RETELL: Duration = Duration::from_secs(3);
 
 /// What a channel has for a reader.
 #[derive(Debug)]
@@ -85,14 +111,16 @@ impl Channel {
             inner: Mutex::new(Inner {
                 job: None,
                 removed: false,
+                audience: Audience::default(),
                 ring: VecDeque::new(),
                 ring_bytes: 0,
                 opening_output: None,
                 joined: None,
-                last_watched: Instant::now(),
+                last_used: Instant::now(),
             }),
             changes: watch::Sender::new(0),
             loading: tokio::sync::Mutex::new(()),
+            subscribers: AtomicUsize::new(0),
             watchers: AtomicUsize::new(0),
         }
     }
@@ -129,9 +157,18 @@ impl Channel {
         self.changes.send_modify(|n| *n += 1);
     }
 
-    /// What was just read from the store: the state, and the end of its log. Older than what is known: dropped.
-    pub fn fill(&self, job: Job, tail: &[Event]) {
+    /// Whether the job's row has been read, and the channel knows the job.
+    pub fn is_loaded(&self) -> bool {
+        let inner = self.lock();
+        inner.job.is_some() && inner.audience.known
+    }
+
+    /// What was just read from the store: the state, the end of its log, and after how long without watchers the job is
+    /// cancelled. A state older than what is known is dropped.
+    pub fn fill(&self, job: Job, tail: &[Event], unwatched_ms: Option<u64>) {
         let mut inner = self.lock();
+        inner.audience.known = true;
+        inner.audience.unwatched_ms = unwatched_ms;
         if inner.job.as_ref().is_some_and(|known| known.seq >= job.seq) {
             return;
         }
@@ -199,12 +236,38 @@ impl Channel {
         }
     }
 
-    pub(super) fn is_watched(&self) -> bool {
-        self.watchers.load(Ordering::Relaxed) > 0
+    pub(super) fn is_subscribed(&self) -> bool {
+        self.subscribers.load(Ordering::Relaxed) > 0
     }
 
-    pub(super) fn last_watched(&self) -> Instant {
-        self.lock().last_watched
+    /// Somebody looked at the job in passing.
+    pub fn glimpse(&self) {
+        let mut inner = self.lock();
+        inner.audience.glimpsed = Some(Instant::now());
+        inner.audience.news = true;
+    }
+
+    /// What the store is to be told: in how many milliseconds the job is to be cancelled unless it is told again.
+    pub(super) fn audience_news(&self, now: Instant) -> Option<u64> {
+        let watched = self.watchers.load(Ordering::Relaxed) > 0;
+        let mut inner = self.lock();
+        let audience = &mut inner.audience;
+        let unwatched_ms = audience.unwatched_ms?;
+        let watched = watched || audience.glimpsed.is_some_and(|at| now.duration_since(at) < GLIMPSE);
+        if watched && audience.told.is_none_or(|at| now.duration_since(at) >= RETELL) {
+            audience.told = Some(now);
+            return Some(unwatched_ms + 2 * RETELL.as_millis() as u64);
+        }
+        if !watched && (audience.told.is_some() || audience.news) {
+            audience.told = None;
+            audience.news = false;
+            return Some(unwatched_ms);
+        }
+        None
+    }
+
+    pub(super) fn last_used(&self) -> Instant {
+        self.lock().last_used
     }
 }
 
@@ -245,17 +308,22 @@ impl Inner {
     }
 }
 
-/// One watcher's hold on a channel.
+/// One reader's hold on a channel.
 pub struct Subscription {
     channel: Arc<Channel>,
     changes: watch::Receiver<u64>,
+    watches: bool,
 }
 
 impl Subscription {
-    pub(super) fn new(channel: Arc<Channel>) -> Self {
-        channel.watchers.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn new(channel: Arc<Channel>, watches: bool) -> Self {
+        channel.subscribers.fetch_add(1, Ordering::Relaxed);
+        if watches {
+            channel.watchers.fetch_add(1, Ordering::Relaxed);
+            channel.lock().audience.news = true;
+        }
         let changes = channel.changes.subscribe();
-        Self { channel, changes }
+        Self { channel, changes, watches }
     }
 
     /// What is watched.
@@ -272,8 +340,11 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.channel.lock().last_watched = Instant::now();
-        self.channel.watchers.fetch_sub(1, Ordering::Relaxed);
+        self.channel.lock().last_used = Instant::now();
+        self.channel.subscribers.fetch_sub(1, Ordering::Relaxed);
+        if self.watches {
+            self.channel.watchers.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -10,6 +10,9 @@ use super::{Event, EventType, Job, JobId, Json, Limits, NewEvent, Policy, Refusa
 /// How long a cancelled run may take to stop before it is ended by force, in milliseconds, unless the caller says.
 pub const DEFAULT_GRACE_MS: u64 = 10_000;
 
+/// Who acts when the gateway does, in `by`.
+const GATEWAY: &str = "milepost";
+
 /// A job and what belongs to it beside the state document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
@@ -30,13 +33,15 @@ pub struct Ending {
     pub body_hash: [u8; 32],
 }
 
-/// A running job's clocks.
+/// Instants that the state document does not show, each of which changes the job when it passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lease {
+pub struct Clocks {
     /// When the silence of its runner ends the run; every append moves it, and an outage of the gateway does.
     pub expires_at: Option<Timestamp>,
     /// When a requested cancel is carried out by force.
     pub cancel_at: Option<Timestamp>,
+    /// When the job is cancelled unless somebody watches it again.
+    pub unwatched_at: Option<Timestamp>,
 }
 
 /// What a wish adds: the job afterwards, and the events that lead there.
@@ -231,8 +236,8 @@ pub fn due_at(record: &Record) -> Option<Timestamp> {
 }
 
 /// What the passing of time does to a job: the grace of a cancel, the deadline, the TTL, the silence of a tracked
-/// job's runner. `None` if nothing is due.
-pub fn overdue(record: &Record, lease: &Lease, now: Timestamp) -> Option<Step> {
+/// job's runner, and nobody watching any more. `None` if nothing is due.
+pub fn overdue(record: &Record, clocks: &Clocks, now: Timestamp) -> Option<Step> {
     let (job, policy) = (&record.job, &record.policy);
     if job.state.is_terminal() {
         return None;
@@ -243,7 +248,7 @@ pub fn overdue(record: &Record, lease: &Lease, now: Timestamp) -> Option<Step> {
     let mut step = Step::from(record.clone());
     let mut push = |kind, data| step.push_data(kind, now, job.attempt, data).expect("the state was checked above");
     let fail = |code: &str, message: &str| json!({"code": code, "message": message, "retryable": false});
-    if running && passed(lease.cancel_at) {
+    if running && passed(clocks.cancel_at) {
         push(EventType::Cancelled, json!({"reason": job.cancel_reason, "forced": true}));
     } else if deadline_passed && job.started_at.is_none() {
         push(EventType::Expired, json!({"reason": "deadline"}));
@@ -255,12 +260,17 @@ pub fn overdue(record: &Record, lease: &Lease, now: Timestamp) -> Option<Step> {
         }
     } else if job.started_at.is_none() && passed(policy.ttl_ms.map(|ms| job.run_at.plus_millis(ms))) {
         push(EventType::Expired, json!({"reason": "ttl"}));
-    } else if running && job.tracked && passed(lease.expires_at) {
+    } else if running && job.tracked && passed(clocks.expires_at) {
         let error = fail("timed_out", "its runner was silent for longer than timeout_ms");
         match job.cancel_requested {
             true => step.push(cancelled_with(job, now, error)).expect("the job has not ended"),
             false => push(EventType::Failed, error),
         }
+    } else if passed(clocks.unwatched_at) && !job.cancel_requested {
+        return match cancel(record, Some("unwatched"), DEFAULT_GRACE_MS, GATEWAY, now) {
+            Ok(Cancel::Done(step)) => Some(*step),
+            Ok(Cancel::Already | Cancel::Shorten) | Err(_) => None,
+        };
     } else {
         return None;
     }

@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::extract::{JobPath, Params, idempotency, json_body, media_type};
 use super::{Api, ApiResult, json_response, schema};
 use crate::domain::{JobId, NewEvent, Refusal, body_hash, parse_json};
-use crate::service::{Appended, Gateway, ServiceError};
+use crate::service::{Appended, Gateway, Reader, ServiceError};
 
 /// Events in one array.
 const MAX_EVENTS: usize = 1_000;
@@ -134,7 +134,7 @@ async fn hold(gateway: &Gateway, id: JobId, mut appended: Appended, time: Durati
         let mut seq = appended.seq;
         while Instant::now() < renew_at.min(until) && !gateway.is_draining() {
             let rest = renew_at.min(until).saturating_duration_since(Instant::now());
-            let job = gateway.changed_job(id, seq, rest).await?;
+            let job = gateway.changed_job(id, seq, rest, Reader::Runner).await?;
             if job.state.is_terminal() {
                 return Err(Refusal::JobTerminal(job.state).into());
             }
@@ -327,7 +327,7 @@ impl<'a> Lines<'a> {
 /// Completes when a runner in the middle of a body must be told something.
 async fn stop(gateway: Gateway, id: JobId, mut seq: u64) -> Stop {
     loop {
-        match gateway.changed_job(id, seq, Duration::from_secs(3_600)).await {
+        match gateway.changed_job(id, seq, Duration::from_secs(3_600), Reader::Runner).await {
             _ if gateway.is_draining() => return Stop::Drain,
             Ok(job) if job.cancel_requested || job.state.is_terminal() => return Stop::Job,
             Ok(job) => seq = job.seq,

@@ -16,7 +16,7 @@ use super::error::ApiError;
 use super::extract::{JobPath, Params, Wait, cursor, is_not_modified};
 use super::{Api, ApiResult, json_response, schema};
 use crate::domain::{Job, JobId, State as JobState};
-use crate::service::Cursor;
+use crate::service::{Cursor, Reader};
 use crate::store::JobFilter;
 
 /// What answers depend on.
@@ -76,14 +76,14 @@ pub(super) async fn get_job(
         Cursor::After(seq) => Some(seq),
         Cursor::Invalid => return Err(ApiError::invalid_request("query parameter `after` must be a seq")),
     };
-    let mut job = api.gateway.job(id).await?;
+    let mut job = api.gateway.look_at(id).await?;
     // Without any validator the client wants the next change.
     let is_known = match headers.contains_key(IF_NONE_MATCH) {
         true => is_not_modified(&headers, &etag(&api, &job, view)),
         false => after.is_none_or(|seq| seq == job.seq),
     };
     if !wait.time.is_zero() && is_known && !job.state.is_terminal() {
-        job = api.gateway.changed_job(id, job.seq, wait.time).await?;
+        job = api.gateway.changed_job(id, job.seq, wait.time, Reader::Watcher).await?;
     }
     let payload = match view {
         "" => None,

@@ -20,7 +20,7 @@ use super::error::ApiError;
 use super::{Api, ApiResult};
 use crate::bus::Control;
 use crate::domain::JobId;
-use crate::service::{Cursor, Follow, Opening, ServiceError, Step};
+use crate::service::{Cursor, Follow, Opening, Reader, ServiceError, Step};
 
 /// Reconnect after: on a healthy gateway, and after a passing trouble. Drawn, so that clients do not come back in step.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=3_000;
@@ -51,7 +51,7 @@ pub(super) async fn open(api: &Api, id: JobId, cursor: Cursor, unnamed: bool) ->
         return Err(ApiError::shutting_down());
     }
     let permit = api.streams.clone().try_acquire_owned().map_err(|_| ApiError::from(ServiceError::Overloaded))?;
-    let mut steps: Steps = Box::pin(api.gateway.follow(id, cursor, Follow::Frames { unnamed }));
+    let mut steps: Steps = Box::pin(api.gateway.follow(id, cursor, Follow::Frames { unnamed }, Reader::Watcher));
     let Some(step) = steps.next().await.transpose()? else {
         return Err(ServiceError::ShuttingDown.into());
     };

@@ -92,6 +92,15 @@ pub enum Step {
     Removed,
 }
 
+/// On whose behalf a job is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// Somebody who watches: it counts for `cancel_if_unwatched_ms`.
+    Watcher,
+    /// The job's own runner, who waits for a cancel.
+    Runner,
+}
+
 /// In which form a reader wants its events.
 #[derive(Clone, Copy, Debug)]
 pub enum Follow {
@@ -115,11 +124,12 @@ impl Gateway {
         id: JobId,
         cursor: Cursor,
         form: Follow,
+        by: Reader,
     ) -> impl Stream<Item = Result<Step, ServiceError>> + Send + 'static {
         let gateway = self.clone();
         try_stream! {
             // Subscribe before reading the log, or an event between the two is lost.
-            let mut subscription = gateway.watch(id).await?;
+            let mut subscription = gateway.watch(id, by).await?;
             let job = subscription.channel().job().ok_or(Refusal::JobNotFound)?;
             let mut first = true;
             let mut seen = match gateway.resume(cursor, &job) {
@@ -208,26 +218,26 @@ impl Gateway {
     }
 
     /// Subscribes to a job and makes sure that its channel knows it. However many come at once, one reads the store.
-    pub(super) async fn watch(&self, id: JobId) -> Result<Subscription, ServiceError> {
-        let subscription = self.inner.bus.subscribe(id);
+    pub(super) async fn watch(&self, id: JobId, by: Reader) -> Result<Subscription, ServiceError> {
+        let subscription = self.inner.bus.subscribe(id, by == Reader::Watcher);
         self.load(id, &subscription).await?;
         Ok(subscription)
     }
 
     async fn load(&self, id: JobId, subscription: &Subscription) -> Result<(), ServiceError> {
         let channel = subscription.channel();
-        if channel.job().is_some() {
+        if channel.is_loaded() {
             return Ok(());
         }
         let _turn = channel.loading.lock().await;
-        if channel.job().is_some() {
+        if channel.is_loaded() {
             return Ok(());
         }
         let lookup = Lookup { jobs: vec![id], ..Lookup::default() };
         let Some((record, _)) = self.inner.store.resolve(&lookup).await?.jobs.pop() else {
             return Err(Refusal::JobNotFound.into());
         };
-        let job = record.job;
+        let (job, unwatched_ms) = (record.job, record.policy.cancel_if_unwatched_ms);
         let range = EventRange {
             after: job.seq.saturating_sub(TAIL_EVENTS),
             upto: job.seq,
@@ -236,7 +246,7 @@ impl Gateway {
             limit: TAIL_EVENTS as u32,
         };
         let tail = self.inner.store.events(id, &range).await?;
-        channel.fill(job, &tail);
+        channel.fill(job, &tail, unwatched_ms);
         Ok(())
     }
 

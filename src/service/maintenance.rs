@@ -36,6 +36,10 @@ pub async fn run(gateway: Gateway) {
                 gateway.inner.store.probe().await?;
                 probed = Instant::now();
             }
+            let watched = gateway.inner.bus.audience_news(Instant::now());
+            if !watched.is_empty() {
+                gateway.inner.store.note_watched(&watched).await?;
+            }
             gateway.sweep().await?;
             if retired.elapsed() >= retire_every {
                 gateway.retire().await?;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio_stream::StreamExt;
 
-use super::follow::{Cursor, Follow, ResetReason, Step};
+use super::follow::{Cursor, Follow, Reader, ResetReason, Step};
 use super::{Gateway, ServiceError};
 use crate::bus::OutputSoFar;
-use crate::domain::{Event, Job, JobId, Json, Refusal};
+use crate::domain::{Event, Job, JobId, Json, Record, Refusal};
 use crate::store::{EventRange, JobFilter, Lookup, Part};
 
 /// What one page of a log holds at most, in bytes of event data; the rest is on the next page.
@@ -53,15 +53,33 @@ impl Gateway {
                 return Ok(job);
             }
         }
+        Ok(Arc::new(self.record(id).await?.job))
+    }
+
+    /// A job's state, for somebody who looks at it: that counts as watching for a while.
+    pub async fn look_at(&self, id: JobId) -> Result<Arc<Job>, ServiceError> {
+        let channel = self.inner.bus.channel(id).filter(|channel| channel.is_loaded());
+        if let Some((channel, job)) = channel.and_then(|channel| Some((channel.clone(), channel.job()?))) {
+            channel.glimpse();
+            return Ok(job);
+        }
+        let record = self.record(id).await?;
+        if record.policy.cancel_if_unwatched_ms.is_some() {
+            self.watch(id, Reader::Watcher).await?.channel().glimpse();
+        }
+        Ok(Arc::new(record.job))
+    }
+
+    async fn record(&self, id: JobId) -> Result<Record, ServiceError> {
         let lookup = Lookup { jobs: vec![id], ..Lookup::default() };
         let found = self.inner.store.resolve(&lookup).await?.jobs.pop();
-        found.map(|(record, _)| Arc::new(record.job)).ok_or_else(|| Refusal::JobNotFound.into())
+        found.map(|(record, _)| record).ok_or_else(|| Refusal::JobNotFound.into())
     }
 
     /// Waits until the job's seq is another one than `seq`, for `wait` at most, or until the gateway drains; answers
     /// with the state then. Holds no database connection while it waits.
-    pub async fn changed_job(&self, id: JobId, seq: u64, wait: Duration) -> Result<Arc<Job>, ServiceError> {
-        self.next_step(id, seq, 1, wait).await?;
+    pub async fn changed_job(&self, id: JobId, seq: u64, wait: Duration, by: Reader) -> Result<Arc<Job>, ServiceError> {
+        self.next_step(id, seq, 1, wait, by).await?;
         self.job(id).await
     }
 
@@ -73,8 +91,9 @@ impl Gateway {
         seq: u64,
         limit: usize,
         wait: Duration,
+        by: Reader,
     ) -> Result<Option<Vec<Event>>, ServiceError> {
-        let mut steps = pin!(self.follow(id, Cursor::After(seq), Follow::Events { limit }));
+        let mut steps = pin!(self.follow(id, Cursor::After(seq), Follow::Events { limit }, by));
         let mut over = pin!(tokio::time::sleep(wait));
         let mut drained = pin!(self.drained());
         loop {
@@ -100,7 +119,7 @@ impl Gateway {
         limit: usize,
         wait: Duration,
     ) -> Result<EventPage, ServiceError> {
-        let mut job = self.job(id).await?;
+        let mut job = self.look_at(id).await?;
         let after = match cursor {
             Cursor::Fresh => 0,
             Cursor::After(seq) if seq <= job.seq => seq,
@@ -115,7 +134,7 @@ impl Gateway {
             false => Vec::new(),
         };
         if events.is_empty() && !job.state.is_terminal() && !wait.is_zero() {
-            events = self.next_step(id, after, limit, wait).await?.unwrap_or_default();
+            events = self.next_step(id, after, limit, wait, Reader::Watcher).await?.unwrap_or_default();
             job = self.job(id).await?;
         }
         let next = events.last().map_or(after, |event| event.seq);

@@ -116,6 +116,10 @@ impl Store for PostgresStore {
         read::list(&self.pool, filter, limit).await
     }
 
+    async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
+        write::note_watched(&self.pool, &self.node, jobs).await
+    }
+
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
         read::overdue(&self.pool, limit).await
     }

@@ -137,6 +137,13 @@ impl Store for SqliteStore {
         read::list(&self.readers, filter, limit).await
     }
 
+    async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
+        let now = self.now();
+        let jobs: Vec<(JobId, i64)> = jobs.iter().map(|(id, ms)| (*id, now.plus_millis(*ms).as_millis())).collect();
+        let mut writer = self.writer.lock().await;
+        write::note_watched(&mut writer, &jobs).await
+    }
+
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
         read::overdue(&self.readers, self.now(), limit).await
     }

@@ -14,6 +14,7 @@ on_both_stores!(
     deadline_expires_what_never_started,
     deadline_fails_what_runs,
     times_pass_while_the_server_is_down,
+    outage_of_the_gateway_is_no_runners_silence,
     ended_jobs_go_after_retention_and_live_ones_stay,
     scheduled_job_needs_no_event_to_become_due,
     job_that_nobody_watches_any_more_is_cancelled,
@@ -108,6 +109,20 @@ async fn times_pass_while_the_server_is_down(store: Store) {
     server.restart().await;
     assert_eq!(waiting.ended().await.0["state"], "expired");
     assert_eq!(asked.ended().await.0["state"], "cancelled");
+}
+
+async fn outage_of_the_gateway_is_no_runners_silence(store: Store) {
+    let server = store.serve(&[]).await;
+    let job = server.job(json!({"kind": "k", "tracked": true, "timeout_ms": 4_000})).await;
+    server.kill9();
+    // Longer than the runner may be silent, and than the gateway may be away unnoticed.
+    tokio::time::sleep(Duration::from_millis(5_500)).await;
+    server.restart().await;
+    // Two sweeps at least, before the runner comes back.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(job.state().await["state"], "running");
+    job.note("still here").await;
+    assert_eq!(swept(&job, "failed").await["data"]["code"], "timed_out", "its own silence still counts");
 }
 
 async fn ended_jobs_go_after_retention_and_live_ones_stay(store: Store) {

@@ -34,7 +34,7 @@ fn a_channel_sequences_whatever_order_commits_are_published_in() {
     let Reading::Frames { bytes, to: 3 } = channel.read(2, false) else { panic!("seq 3 is in the ring") };
     assert_eq!(ids(&bytes), [3]);
     channel.push(&jobs[1], &events[2..3]);
-    channel.fill(jobs[0].clone(), &events[..2]);
+    channel.fill(jobs[0].clone(), &events[..2], None);
     assert!(matches!(channel.read(3, false), Reading::UpToDate), "what is late or doubled is dropped");
     channel.push(&jobs[3], &events[4..5]);
     assert!(matches!(channel.read(3, false), Reading::Behind), "a gap is filled from the store");
@@ -68,11 +68,35 @@ fn a_ring_is_bounded_and_a_burst_ends_on_a_frame() {
 fn readers_at_one_cursor_share_one_join() {
     let (jobs, events) = log(3, 0);
     let channel = Channel::new();
-    channel.fill(jobs[3].clone(), &events);
+    channel.fill(jobs[3].clone(), &events, None);
     let pointer = |unnamed| match channel.read(1, unnamed) {
         Reading::Frames { bytes, .. } => bytes.as_ptr(),
         other => panic!("{other:?}"),
     };
     assert_eq!(pointer(false), pointer(false));
     assert_ne!(pointer(false), pointer(true));
+}
+
+#[test]
+fn the_store_is_told_who_watches_when_it_begins_now_and_then_and_when_it_ends() {
+    let (jobs, events) = log(0, 0);
+    let channel = Arc::new(Channel::new());
+    let begun = Instant::now();
+    let at = |seconds| begun + Duration::from_secs(seconds);
+    drop(Subscription::new(channel.clone(), true));
+    assert_eq!(channel.audience_news(at(0)), None, "whether it matters is not known yet");
+    channel.fill(jobs[0].clone(), &events, Some(500));
+    assert_eq!(channel.audience_news(at(0)), Some(500), "somebody came and went");
+    assert_eq!(channel.audience_news(at(0)), None);
+    let watcher = Subscription::new(channel.clone(), true);
+    let _runner = Subscription::new(channel.clone(), false);
+    assert_eq!(channel.audience_news(at(1)), Some(6_500));
+    assert_eq!(channel.audience_news(at(2)), None);
+    assert_eq!(channel.audience_news(at(4)), Some(6_500));
+    drop(watcher);
+    assert_eq!(channel.audience_news(at(5)), Some(500), "a runner who waits is no watcher");
+    assert_eq!(channel.audience_news(at(6)), None);
+    channel.glimpse();
+    assert_eq!(channel.audience_news(at(1)), Some(6_500));
+    assert_eq!(channel.audience_news(at(12)), Some(500), "a glimpse counts for ten seconds");
 }

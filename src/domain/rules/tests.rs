@@ -51,7 +51,15 @@ fn carry_out(record: &Record, (which, n): (u8, u32), now: Timestamp) -> Option<S
             Cancel::Already | Cancel::Shorten => None,
         },
         9 => retry(record, "test", now).ok(),
-        10 => overdue(record, &Lease { expires_at: Some(now), cancel_at: (n % 2 == 0).then_some(now) }, now),
+        10 => overdue(
+            record,
+            &Clocks {
+                expires_at: Some(now),
+                cancel_at: (n % 2 == 0).then_some(now),
+                unwatched_at: (n % 3 == 0).then_some(now),
+            },
+            now,
+        ),
         _ => {
             let mut step = Step::from(record.clone());
             let run = record.job.run + 1;
@@ -124,7 +132,7 @@ fn a_failure_after_a_cancel_request_ends_as_cancelled_and_keeps_the_error() {
 #[test]
 fn ttl_binds_until_the_first_start_and_the_deadline_to_the_end() {
     let waiting = new_job(json!({"kind": "k", "ttl_ms": 100, "deadline_ms": 1_000}));
-    let none = Lease::default();
+    let none = Clocks::default();
     assert_eq!(due_at(&waiting), Some(at(100)));
     assert!(overdue(&waiting, &none, at(99)).is_none());
     assert_eq!(overdue(&waiting, &none, at(100)).map(|s| s.record.job.state), Some(State::Expired));

@@ -12,7 +12,7 @@ use tracing::{error, warn};
 use super::fold::{Fold, Outcome};
 use super::{Command, ServiceError};
 use crate::bus::Bus;
-use crate::domain::{JobId, Limits, Record, Refusal};
+use crate::domain::{Clocks, JobId, Limits, Record, Refusal};
 use crate::store::{Lookup, Resolved, Store, StoreError};
 
 /// What one batch carries at most, in events and jobs.
@@ -186,7 +186,7 @@ impl Committer {
             resolved.jobs.extend(more.jobs);
             resolved.unique.extend(more.unique);
         }
-        resolved.jobs.extend(known.into_values().map(|record| (record, None)));
+        resolved.jobs.extend(known.into_values().map(|record| (record, Clocks::default())));
         Ok(resolved)
     }
 }

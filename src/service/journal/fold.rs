@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::committer::refused;
 use super::{Appended, CancelAnswer, Command, Idempotency, Queued, ServiceError};
 use crate::domain::rules::{self, Cancel, Step};
-use crate::domain::{Job, JobId, Json, Lease, Limits, NewEvent, OnConflict, Refusal, Spec, Timestamp};
+use crate::domain::{Clocks, Job, JobId, Json, Limits, NewEvent, OnConflict, Refusal, Spec, Timestamp};
 use crate::store::{Batch, Change, LeaseChange, Remembered, RequestKey, Resolved, UniqueKey};
 
 /// What a command comes to, if what it rests on is stored.
@@ -58,7 +58,7 @@ impl Outcome {
 /// One job of the batch.
 struct Entry {
     before: Option<Job>,
-    clocks: Option<Lease>,
+    clocks: Clocks,
     step: Step,
     lease: LeaseChange,
     payload: Option<Json>,
@@ -95,7 +95,7 @@ impl<'a> Fold<'a> {
         fold
     }
 
-    fn insert(&mut self, before: Option<Job>, clocks: Option<Lease>, step: Step) -> &mut Entry {
+    fn insert(&mut self, before: Option<Job>, clocks: Clocks, step: Step) -> &mut Entry {
         let id = step.record.job.id;
         self.order.push(id);
         self.entries.insert(id, Entry { before, clocks, step, lease: LeaseChange::default(), payload: None });
@@ -201,7 +201,7 @@ impl<'a> Fold<'a> {
             entry.take(step);
             replaced = Some(live);
         }
-        let entry = self.insert(None, None, rules::enqueue(id, spec, self.now));
+        let entry = self.insert(None, Clocks::default(), rules::enqueue(id, spec, self.now));
         entry.payload = Some(spec.payload.clone());
         if spec.tracked {
             entry.lease = LeaseChange { open: true, renew_ms: spec.policy.timeout_ms, ..LeaseChange::default() };
@@ -320,13 +320,16 @@ impl<'a> Fold<'a> {
         let now = self.now;
         if let Some(entry) = self.entries.get_mut(&id) {
             // An append of this very batch has renewed the lease.
-            let clocks = match entry.lease.renew_ms {
-                None => entry.clocks.unwrap_or_default(),
-                Some(_) => Lease { expires_at: None, ..entry.clocks.unwrap_or_default() },
-            };
+            let mut clocks = entry.clocks;
+            if entry.lease.renew_ms.is_some() {
+                clocks.expires_at = None;
+            }
             let at = now.max(entry.step.record.job.updated_at);
             if let Some(step) = rules::overdue(&entry.step.record, &clocks, at) {
                 entry.take(step);
+                if entry.step.record.job.cancel_requested && !entry.step.record.job.state.is_terminal() {
+                    entry.ask_to_stop_within(rules::DEFAULT_GRACE_MS);
+                }
             }
         }
         Outcome::Swept(id)

@@ -113,6 +113,15 @@ create table idempotency (
 );
 create index idempotency_created_at on idempotency (created_at);
 
+-- Who watches jobs that are cancelled when nobody does: written when watching begins and ends, and every few seconds
+-- in between, so that a node that dies stops counting.
+create table watches (
+    job_id uuid not null,
+    node text not null,
+    cancel_at timestamptz not null,
+    constraint watches_pkey primary key (job_id, node)
+);
+
 create table nodes (
     node text not null constraint nodes_pkey primary key,
     alive_at timestamptz not null

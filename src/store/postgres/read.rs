@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Postgres, QueryBuilder, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::domain::{Event, Job, JobId, Json, Lease, QueueName, Timestamp};
+use crate::domain::{Clocks, Event, Job, JobId, Json, QueueName, Timestamp};
 use crate::store::row::{self, JOB_COLUMNS, JobRow};
 use crate::store::{
     EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Remembered, RequestKey, Resolved, StoreError, UniqueKey,
@@ -63,19 +63,18 @@ pub(super) async fn resolve(pool: &PgPool, lookup: &Lookup) -> Result<Resolved, 
     if !lookup.jobs.is_empty() {
         let ids: Vec<Uuid> = lookup.jobs.iter().map(|id| id.as_uuid()).collect();
         let sql = format!(
-            "select {JOB_COLUMNS}, policy, leases.job_id is not null as leased, expires_at, cancel_at
+            "select {JOB_COLUMNS}, policy, expires_at, leases.cancel_at,
+                 (select max(w.cancel_at) from watches w where w.job_id = jobs.job_id) as unwatched_at
              from jobs join specs using (job_id) left join leases using (job_id) where jobs.job_id = any($1)"
         );
         for row in sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(pool).await? {
-            let lease = match row.try_get("leased")? {
-                true => Some(Lease {
-                    expires_at: optional_instant(&row, "expires_at")?,
-                    cancel_at: optional_instant(&row, "cancel_at")?,
-                }),
-                false => None,
+            let clocks = Clocks {
+                expires_at: optional_instant(&row, "expires_at")?,
+                cancel_at: optional_instant(&row, "cancel_at")?,
+                unwatched_at: optional_instant(&row, "unwatched_at")?,
             };
             let policy = json_text(&row, "policy")?.unwrap_or_default();
-            resolved.jobs.push((job_row(&row)?.into_record(&policy)?, lease));
+            resolved.jobs.push((job_row(&row)?.into_record(&policy)?, clocks));
         }
     }
     if !lookup.unique.is_empty() {
@@ -190,7 +189,9 @@ pub(super) async fn overdue(pool: &PgPool, limit: u32) -> Result<Vec<JobId>, Sto
     let ids: Vec<Uuid> = sqlx::query_scalar(
         "(select job_id from jobs where due_at <= now() order by due_at limit $1)
          union
-         (select job_id from leases where expires_at <= now() or cancel_at <= now() limit $1)",
+         (select job_id from leases where expires_at <= now() or cancel_at <= now() limit $1)
+         union
+         (select job_id from watches group by job_id having max(cancel_at) <= now() limit $1)",
     )
     .bind(i64::from(limit))
     .fetch_all(pool)

@@ -49,6 +49,10 @@ async fn write_all(connection: &mut PgConnection, batch: &Batch) -> Result<bool,
     move_waiting(connection, changes).await?;
     move_leases(connection, changes).await?;
     store_results(connection, changes).await?;
+    let forgotten: Vec<Uuid> = changes.iter().filter(|c| c.forgets_watches()).map(|c| c.job().id.as_uuid()).collect();
+    if !forgotten.is_empty() {
+        sqlx::query("delete from watches where job_id = any($1)").bind(forgotten).execute(connection).await?;
+    }
     Ok(true)
 }
 
@@ -455,6 +459,22 @@ pub(super) async fn remove(pool: &PgPool, jobs: &[(JobId, u64)]) -> Result<Commi
     .await?;
     transaction.commit().await?;
     Ok(Committed::of_removed(removed.into_iter().map(JobId::from_uuid).collect()))
+}
+
+pub(super) async fn note_watched(pool: &PgPool, node: &str, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
+    // Only of jobs that live: a watcher may be slower to go than its job.
+    sqlx::query(
+        "insert into watches (job_id, node, cancel_at)
+         select job_id, $3, now() + ms * interval '1 ms' from unnest($1::uuid[], $2::bigint[]) as w (job_id, ms)
+         where exists (select 1 from jobs j where j.job_id = w.job_id and j.finished_at is null)
+         on conflict (job_id, node) do update set cancel_at = excluded.cancel_at",
+    )
+    .bind(jobs.iter().map(|(id, _)| id.as_uuid()).collect::<Vec<_>>())
+    .bind(jobs.iter().map(|(_, ms)| *ms as i64).collect::<Vec<_>>())
+    .bind(node)
+    .execute(pool)
+    .await?;
+    Ok(())
 }
 
 /// Writes this node's pulse; returns the database's clock. After an outage of all nodes, live leases are extended by

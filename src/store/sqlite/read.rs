@@ -4,7 +4,7 @@ use serde_json::json;
 use sqlx::sqlite::{SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, QueryBuilder, Row, Sqlite};
 
-use crate::domain::{Event, Job, JobId, Json, Lease, Timestamp};
+use crate::domain::{Clocks, Event, Job, JobId, Json, Timestamp};
 use crate::store::row::{self, JOB_COLUMNS, JobRow};
 use crate::store::{EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Remembered, Resolved, StoreError};
 
@@ -58,19 +58,18 @@ pub(super) async fn resolve(pool: &SqlitePool, lookup: &Lookup, now: Timestamp) 
     let mut resolved = Resolved::default();
     if !lookup.jobs.is_empty() {
         let sql = format!(
-            "select {JOB_COLUMNS}, policy, leases.job_id is not null as leased, expires_at, cancel_at
+            "select {JOB_COLUMNS}, policy, expires_at, leases.cancel_at,
+                 (select max(w.cancel_at) from watches w where w.job_id = jobs.job_id) as unwatched_at
              from jobs join specs using (job_id) left join leases using (job_id)
              where jobs.job_id in (select value from json_each(?))"
         );
         for row in sqlx::query(AssertSqlSafe(sql)).bind(json!(lookup.jobs).to_string()).fetch_all(pool).await? {
-            let lease = match row.try_get("leased")? {
-                true => Some(Lease {
-                    expires_at: optional_instant(&row, "expires_at")?,
-                    cancel_at: optional_instant(&row, "cancel_at")?,
-                }),
-                false => None,
+            let clocks = Clocks {
+                expires_at: optional_instant(&row, "expires_at")?,
+                cancel_at: optional_instant(&row, "cancel_at")?,
+                unwatched_at: optional_instant(&row, "unwatched_at")?,
             };
-            resolved.jobs.push((job_row(&row)?.into_record(row.try_get("policy")?)?, lease));
+            resolved.jobs.push((job_row(&row)?.into_record(row.try_get("policy")?)?, clocks));
         }
     }
     for unique in &lookup.unique {
@@ -172,7 +171,9 @@ pub(super) async fn overdue(pool: &SqlitePool, now: Timestamp, limit: u32) -> Re
     let rows = sqlx::query(
         "select job_id from (select job_id from jobs where due_at <= ?1 order by due_at limit ?2)
          union
-         select job_id from (select job_id from leases where expires_at <= ?1 or cancel_at <= ?1 limit ?2)",
+         select job_id from (select job_id from leases where expires_at <= ?1 or cancel_at <= ?1 limit ?2)
+         union
+         select job_id from (select job_id from watches group by job_id having max(cancel_at) <= ?1 limit ?2)",
     )
     .bind(now.as_millis())
     .bind(limit)

@@ -24,6 +24,8 @@ pub(super) async fn commit(
         move_waiting(connection, changes).await?;
         move_leases(connection, changes, now).await?;
         store_results(connection, changes).await?;
+        let forgotten: Vec<JobId> = changes.iter().filter(|c| c.forgets_watches()).map(|c| c.job().id).collect();
+        run(connection, "delete from watches where job_id in (select value from json_each(?))", &forgotten).await?;
     }
     Ok(holds)
 }
@@ -397,6 +399,21 @@ pub(super) async fn remove(connection: &mut SqliteConnection, jobs: &[(JobId, u6
         run(connection, sql, &removed).await?;
     }
     Ok(Committed::of_removed(removed))
+}
+
+/// `jobs`: ids, and when each is cancelled unless it is watched again.
+pub(super) async fn note_watched(connection: &mut SqliteConnection, jobs: &[(JobId, i64)]) -> Result<(), StoreError> {
+    // Only of jobs that live: a watcher may be slower to go than its job.
+    run(
+        connection,
+        "insert into watches (job_id, node, cancel_at)
+         select value ->> 0, 'embedded', value ->> 1 from json_each(?)
+         where exists (select 1 from jobs where job_id = value ->> 0 and finished_at is null)
+         on conflict (job_id, node) do update set cancel_at = excluded.cancel_at",
+        jobs,
+    )
+    .await?;
+    Ok(())
 }
 
 /// Writes the pulse. After an outage live leases are extended by it.
