@@ -14,6 +14,7 @@ on_both_stores!(
     opening_of_long_output_is_its_tail,
     cursor_at_the_head_gets_a_ping_first,
     every_cursor_gets_exactly_what_came_after_it,
+    every_cursor_of_a_long_log_gets_the_next_event,
     header_wins_over_query_and_an_empty_header_is_absent,
     unusable_cursor_gets_reset_then_state_then_live_events,
     cursor_too_far_behind_gets_reset,
@@ -160,6 +161,23 @@ async fn every_cursor_gets_exactly_what_came_after_it(store: Store) {
         assert_eq!(frames.len(), 2, "live events are never joined");
         assert_eq!(stream.expect("end").await.json(), json!({"state": "completed"}));
         stream.expect_end().await;
+    }
+}
+
+/// Whatever of a log is kept near and whatever is read from the store: there is no seam between the two.
+async fn every_cursor_of_a_long_log_gets_the_next_event(store: Store) {
+    const EVENTS: u64 = 3_000;
+    let job = store.shared().await.tracked().await;
+    let mut watching = job.resume(2).await;
+    job.fill(EVENTS as usize - 2).await;
+    watching.until_seq(EVENTS).await;
+    let mut connection = Connection::open(job.server.address()).await.expect("the server accepts");
+    for cursor in 0..EVENTS {
+        let frame = job.resume(cursor).await.frame().await;
+        assert_eq!(frame.seq(), cursor + 1, "a stream that resumes after {cursor}");
+        let page = job.get(&format!("/events?after={cursor}&limit=1")).send_over(&mut connection).await;
+        let page = page.expect("an answer").expect(200);
+        assert_eq!(number(&page["events"][0]["seq"]), cursor + 1, "a page after {cursor}");
     }
 }
 
