@@ -142,8 +142,9 @@ pub fn body_hash(value: &Value) -> [u8; 32] {
             }
             Value::Object(map) => {
                 hash.update(b"{");
-                // Map is a BTreeMap: keys come sorted.
-                for (key, item) in map {
+                let mut sorted: Vec<(&String, &Value)> = map.iter().collect();
+                sorted.sort_unstable_by_key(|(key, _)| *key);
+                for (key, item) in sorted {
                     feed(hash, &Value::String(key.clone()));
                     hash.update(b":");
                     feed(hash, item);

@@ -6,7 +6,8 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use rust_embed::{EmbeddedFile, RustEmbed};
+use rust_embed::RustEmbed;
+use sha2::{Digest, Sha256};
 
 use super::error::ApiError;
 use super::extract::is_not_modified;
@@ -27,7 +28,7 @@ const CSP: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; 
 pub(super) async fn get_page(State(api): State<Api>, headers: HeaderMap) -> ApiResult {
     let file = App::get("index.html").ok_or_else(ApiError::not_found)?;
     let page = String::from_utf8_lossy(&file.data).replace("{{base}}", &api.settings.base_path);
-    let mut response = revalidated(&file, "text/html; charset=utf-8", &headers, page.into_bytes());
+    let mut response = revalidated("text/html; charset=utf-8", &headers, page.into_bytes());
     response.headers_mut().insert(CONTENT_SECURITY_POLICY, CSP.parse().expect("a policy is visible ASCII"));
     Ok(response)
 }
@@ -46,12 +47,11 @@ pub(super) async fn get_asset(Path(path): Path<String>, headers: HeaderMap) -> A
         Some("svg") => "image/svg+xml",
         Some(_) | None => "application/octet-stream",
     };
-    let data = file.data.to_vec();
-    Ok(revalidated(&file, media_type, &headers, data))
+    Ok(revalidated(media_type, &headers, file.data.into_owned()))
 }
 
-fn revalidated(file: &EmbeddedFile, media_type: &'static str, headers: &HeaderMap, data: Vec<u8>) -> Response {
-    let hash = file.metadata.sha256_hash();
+fn revalidated(media_type: &'static str, headers: &HeaderMap, data: Vec<u8>) -> Response {
+    let hash = Sha256::digest(&data);
     let etag = format!("\"{}\"", hash[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     let fixed = [
         (CONTENT_TYPE, media_type),
