@@ -7,6 +7,8 @@
 //! Two implementations with the same behaviour: [`PostgresStore`] for production, [`SqliteStore`] embedded.
 
 mod clock;
+#[cfg(test)]
+mod conformance;
 mod error;
 mod postgres;
 mod row;
