@@ -41,13 +41,11 @@ impl Raw {
 
     async fn insert_jobs(&mut self, jobs: i64) {
         match self {
-            Self::Sqlite(connection) => {
-                sqlx::query("insert into jobs select value, 0, null from generate_series(1, ?)")
-                    .bind(jobs)
-                    .execute(&mut *connection)
-                    .await
-                    .map(drop)
-            }
+            Self::Sqlite(connection) => sqlx::query("insert into jobs select value, 0, null from json_each(?)")
+                .bind(serde_json::to_string(&(1..=jobs).collect::<Vec<_>>()).expect("numbers"))
+                .execute(&mut *connection)
+                .await
+                .map(drop),
             Self::Postgres(connection) => {
                 sqlx::query("insert into jobs select i, 0, null from generate_series(1, $1) as i")
                     .bind(jobs)
@@ -82,13 +80,21 @@ impl Raw {
                 transaction.commit().await.expect("a commit");
             }
             Self::Postgres(connection) => {
+                let (mut ids, mut seqs) = (Vec::new(), Vec::new());
+                for id in 1..=jobs {
+                    for n in 1..=array {
+                        ids.push(id);
+                        seqs.push(seq + n);
+                    }
+                }
                 sqlx::query(
-                    "with updated as (update jobs set seq = $3, progress = $4::json where id between 1 and $1)
-                     insert into events select id, $3 - n, $4::json
-                     from generate_series(1, $1) as id, generate_series(0, $2 - 1) as n",
+                    "with updated as (update jobs set seq = $4, progress = $5::json where id = any($1))
+                     insert into events select id, seq, data::json
+                     from unnest($1::bigint[], $2::bigint[], $3::text[]) as e (id, seq, data)",
                 )
-                .bind(jobs)
-                .bind(array)
+                .bind(&ids)
+                .bind(&seqs)
+                .bind(vec![EVENT; ids.len()])
                 .bind(seq + array)
                 .bind(EVENT)
                 .execute(&mut *connection)
