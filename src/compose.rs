@@ -9,7 +9,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::config::serve::ServeSettings;
 use crate::http::App;
@@ -68,7 +68,7 @@ pub async fn serve(settings: ServeSettings, ready: impl FnOnce(SocketAddr)) -> R
     let address = listener.local_addr().map_err(|error| StartError::Listen(settings.listen.clone(), error))?;
     let store = open_store(&settings).await?;
     let (gateway, committers) = Gateway::start(store, settings.limits, settings.service);
-    let maintenance = tokio::spawn(maintenance::run(gateway.clone()));
+    let maintenance = tokio::spawn(maintain(gateway.clone()));
     let app = App::new(gateway.clone(), settings.http);
     ready(address);
 
@@ -95,6 +95,14 @@ pub async fn serve(settings: ServeSettings, ready: impl FnOnce(SocketAddr)) -> R
     finish(committers).await;
     info!("stopped");
     Ok(())
+}
+
+/// Keeps maintenance going until the gateway drains, whatever becomes of one run of it.
+async fn maintain(gateway: Gateway) {
+    while tokio::spawn(maintenance::run(gateway.clone())).await.is_err() {
+        error!("maintenance panicked, it is started again");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
 
 /// Waits for the committers: they end when nobody can hand anything in any more, and all of it is stored.

@@ -214,6 +214,11 @@ impl From<ServiceError> for ApiError {
                 warn!("a request was turned away: overloaded");
                 trouble("overloaded", "Too much to do", "the gateway has more to do than it can")
             }
+            ServiceError::Internal => {
+                let request_id = format!("{:016x}", rand::random::<u64>());
+                error!(request_id, "a request ran into a fault of ours");
+                Self::internal(&request_id)
+            }
             ServiceError::ShuttingDown => trouble("shutting_down", "Shutting down", "this gateway is about to stop"),
         }
     }

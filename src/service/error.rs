@@ -24,6 +24,9 @@ pub enum ServiceError {
     /// More is waiting than can be taken.
     #[error("the gateway has more to do than it can")]
     Overloaded,
+    /// A fault of ours; the log knows more.
+    #[error("an unexpected fault")]
+    Internal,
     /// The gateway is about to stop.
     #[error("the gateway is shutting down")]
     ShuttingDown,

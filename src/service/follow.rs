@@ -163,8 +163,9 @@ impl Gateway {
                         yield Step::Frames { bytes, to };
                     }
                     Reading::UpToDate => {
+                        // Not if the store was read ahead of what was published: there a redrive may have followed.
                         let job = channel.job();
-                        if let Some(job) = job.filter(|job| job.state.is_terminal() && job.seq <= seen) {
+                        if let Some(job) = job.filter(|job| job.state.is_terminal() && job.seq == seen) {
                             yield Step::End(job.state);
                             return;
                         }

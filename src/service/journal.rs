@@ -196,7 +196,7 @@ impl Journal {
                 Err(_) => return Err(ServiceError::Overloaded),
             }
         }
-        answered.await.unwrap_or(Err(ServiceError::ShuttingDown))
+        answered.await.unwrap_or(Err(ServiceError::Internal))
     }
 
     /// Commands that meet in a key or a job go to one committer, which sees them one after the other; the rest is

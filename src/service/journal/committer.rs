@@ -2,9 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use futures_util::FutureExt;
 use lru::LruCache;
 use tokio::sync::mpsc;
 use tracing::{error, warn};
@@ -51,7 +53,12 @@ impl Committer {
                 weight += next.weight();
                 batch.push(next);
             }
-            self.carry_out(batch).await;
+            // A bug in one batch must not take the way to write away from everybody. Its callers are told by their
+            // answers being dropped.
+            if AssertUnwindSafe(self.carry_out(batch)).catch_unwind().await.is_err() {
+                error!("a batch panicked; it is given up");
+                self.written.clear();
+            }
         }
     }
 
