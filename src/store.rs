@@ -10,6 +10,7 @@ mod clock;
 #[cfg(test)]
 mod conformance;
 mod error;
+mod listing;
 mod postgres;
 mod row;
 mod schema;

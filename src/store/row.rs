@@ -1,115 +1,116 @@
-//! A job's row as plain values: what both databases have in common.
+//! Rows: what both databases have in common, whatever their types for ids, instants and JSON.
 
-use crate::domain::{
-    Ending, Event, EventType, Job, JobId, Json, Policy, Progress, QueueName, Record, State, Timestamp,
-};
+use crate::domain::{Clocks, Ending, Event, EventType, Job, JobId, Json, Policy, QueueName, Record, State, Timestamp};
 
 use super::StoreError;
 
-/// The columns of `jobs`, in the order in which both stores select them.
-pub(super) const JOB_COLUMNS: &str = "jobs.job_id, jobs.queue, jobs.kind, jobs.subject, jobs.state, jobs.seq, jobs.attempt, jobs.max_attempts, \
-    jobs.priority, jobs.tracked, jobs.progress, jobs.output_bytes, jobs.outcome, jobs.error, \
-    jobs.cancel_requested, jobs.worker, jobs.created_at, jobs.run_at, jobs.started_at, jobs.finished_at, \
-    jobs.updated_at, jobs.meta, jobs.run, jobs.output_after_seq, jobs.enqueued_at, jobs.cancel_reason, \
-    jobs.ending_run, jobs.ending_hash";
+/// The columns of `jobs` that make a [`Job`].
+pub(super) const JOB_COLUMNS: &str = "jobs.job_id, jobs.queue, jobs.kind, jobs.subject, jobs.state, jobs.seq, \
+    jobs.attempt, jobs.max_attempts, jobs.priority, jobs.tracked, jobs.progress, jobs.output_bytes, jobs.outcome, \
+    jobs.error, jobs.cancel_requested, jobs.worker, jobs.created_at, jobs.run_at, jobs.started_at, jobs.finished_at, \
+    jobs.updated_at, jobs.meta, jobs.run, jobs.output_after_seq, jobs.enqueued_at, jobs.cancel_reason";
 
-/// One row of `jobs`, decoded.
-pub(super) struct JobRow {
-    pub id: JobId,
-    pub queue: String,
-    pub kind: String,
-    pub subject: Option<String>,
-    pub state: String,
-    pub seq: i64,
-    pub attempt: i32,
-    pub max_attempts: i32,
-    pub priority: i32,
-    pub tracked: bool,
-    pub progress: Option<String>,
-    pub output_bytes: i64,
-    pub outcome: Option<String>,
-    pub error: Option<String>,
-    pub cancel_requested: bool,
-    pub worker: Option<String>,
-    pub created_at: Timestamp,
-    pub run_at: Timestamp,
-    pub started_at: Option<Timestamp>,
-    pub finished_at: Option<Timestamp>,
-    pub updated_at: Timestamp,
-    pub meta: String,
-    pub run: i64,
-    pub output_after_seq: i64,
-    pub enqueued_at: Timestamp,
-    pub cancel_reason: Option<String>,
-    pub ending_run: Option<i64>,
-    pub ending_hash: Option<Vec<u8>>,
+/// What a [`Record`] and its [`Clocks`] are read from.
+pub(super) const RECORD_SOURCE: &str = "policy, ending_run, ending_hash, expires_at, leases.cancel_at, \
+    (select max(w.cancel_at) from watches w where w.job_id = jobs.job_id) as unwatched_at \
+    from jobs join specs using (job_id) left join leases using (job_id)";
+
+/// A row of either database, read by column.
+pub(super) trait Columns {
+    fn id(&self, column: &str) -> Result<JobId, StoreError>;
+    fn text(&self, column: &str) -> Result<Option<String>, StoreError>;
+    fn integer(&self, column: &str) -> Result<Option<i64>, StoreError>;
+    fn flag(&self, column: &str) -> Result<bool, StoreError>;
+    fn bytes(&self, column: &str) -> Result<Option<Vec<u8>>, StoreError>;
+    fn instant(&self, column: &str) -> Result<Option<Timestamp>, StoreError>;
 }
 
 fn unreadable(what: &str) -> StoreError {
     StoreError::Unreadable(what.to_owned())
 }
 
-fn json(text: String, what: &str) -> Result<Json, StoreError> {
-    Json::from_text(text).ok_or_else(|| unreadable(what))
+fn there<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
+    value.ok_or_else(|| unreadable(column))
 }
 
-impl JobRow {
-    pub fn ending(&self) -> Option<Ending> {
-        let body_hash = self.ending_hash.as_deref()?.try_into().ok()?;
-        Some(Ending { run: self.ending_run? as u64, body_hash })
-    }
-
-    pub fn into_job(self) -> Result<Job, StoreError> {
-        let progress: Option<Progress> = match self.progress {
-            None => None,
-            Some(text) => Some(serde_json::from_str(&text).map_err(|_| unreadable("progress"))?),
-        };
-        Ok(Job {
-            id: self.id,
-            queue: QueueName::parse(&self.queue).ok_or_else(|| unreadable("queue"))?,
-            kind: QueueName::parse(&self.kind).ok_or_else(|| unreadable("kind"))?,
-            subject: self.subject,
-            state: State::parse(&self.state).ok_or_else(|| unreadable("state"))?,
-            seq: self.seq as u64,
-            attempt: self.attempt as u32,
-            max_attempts: self.max_attempts as u32,
-            priority: self.priority,
-            tracked: self.tracked,
-            progress,
-            output_bytes: self.output_bytes as u64,
-            outcome: self.outcome.map(|text| json(text, "outcome")).transpose()?,
-            error: self.error.map(|text| json(text, "error")).transpose()?,
-            cancel_requested: self.cancel_requested,
-            worker: self.worker,
-            created_at: self.created_at,
-            run_at: self.run_at,
-            started_at: self.started_at,
-            finished_at: self.finished_at,
-            updated_at: self.updated_at,
-            meta: json(self.meta, "meta")?,
-            run: self.run as u64,
-            output_after_seq: self.output_after_seq as u64,
-            enqueued_at: self.enqueued_at,
-            cancel_reason: self.cancel_reason,
-        })
-    }
-
-    pub fn into_record(self, policy: &str) -> Result<Record, StoreError> {
-        let policy: Policy = serde_json::from_str(policy).map_err(|_| unreadable("policy"))?;
-        let ending = self.ending();
-        Ok(Record { job: self.into_job()?, policy, ending })
-    }
+/// A JSON column.
+pub(super) fn json(row: &impl Columns, column: &str) -> Result<Option<Json>, StoreError> {
+    row.text(column)?.map(|text| there(Json::from_text(text), column)).transpose()
 }
 
-/// An event from its columns.
-pub(super) fn event(seq: i64, kind: &str, at: Timestamp, attempt: i32, data: String) -> Result<Event, StoreError> {
-    Ok(Event {
-        seq: seq as u64,
-        kind: EventType::parse(kind).ok_or_else(|| unreadable("event type"))?,
-        at,
-        attempt: attempt as u32,
-        data: json(data, "event data")?,
+/// A hash of 32 bytes.
+pub(super) fn hash(row: &impl Columns, column: &str) -> Result<Option<[u8; 32]>, StoreError> {
+    row.bytes(column)?.map(|bytes| bytes.try_into().map_err(|_| unreadable(column))).transpose()
+}
+
+fn name(row: &impl Columns, column: &str) -> Result<QueueName, StoreError> {
+    there(row.text(column)?.and_then(|text| QueueName::parse(&text)), column)
+}
+
+/// A job from [`JOB_COLUMNS`].
+pub(super) fn job(row: &impl Columns) -> Result<Job, StoreError> {
+    let integer = |column| there(row.integer(column)?, column);
+    let instant = |column| there(row.instant(column)?, column);
+    let progress = row.text("progress")?.map(|text| serde_json::from_str(&text).map_err(|_| unreadable("progress")));
+    Ok(Job {
+        id: row.id("job_id")?,
+        queue: name(row, "queue")?,
+        kind: name(row, "kind")?,
+        subject: row.text("subject")?,
+        state: there(row.text("state")?.and_then(|word| State::parse(&word)), "state")?,
+        seq: integer("seq")? as u64,
+        attempt: integer("attempt")? as u32,
+        max_attempts: integer("max_attempts")? as u32,
+        priority: integer("priority")? as i32,
+        tracked: row.flag("tracked")?,
+        progress: progress.transpose()?,
+        output_bytes: integer("output_bytes")? as u64,
+        outcome: json(row, "outcome")?,
+        error: json(row, "error")?,
+        cancel_requested: row.flag("cancel_requested")?,
+        worker: row.text("worker")?,
+        created_at: instant("created_at")?,
+        run_at: instant("run_at")?,
+        started_at: row.instant("started_at")?,
+        finished_at: row.instant("finished_at")?,
+        updated_at: instant("updated_at")?,
+        meta: there(json(row, "meta")?, "meta")?,
+        run: integer("run")? as u64,
+        output_after_seq: integer("output_after_seq")? as u64,
+        enqueued_at: instant("enqueued_at")?,
+        cancel_reason: row.text("cancel_reason")?,
     })
+}
+
+/// A job with its policy and clocks, from [`JOB_COLUMNS`] and [`RECORD_SOURCE`].
+pub(super) fn record(row: &impl Columns) -> Result<(Record, Clocks), StoreError> {
+    let policy: Option<Policy> = row.text("policy")?.and_then(|text| serde_json::from_str(&text).ok());
+    let ending = match (row.integer("ending_run")?, hash(row, "ending_hash")?) {
+        (Some(run), Some(body_hash)) => Some(Ending { run: run as u64, body_hash }),
+        (Some(_) | None, _) => None,
+    };
+    let clocks = Clocks {
+        expires_at: row.instant("expires_at")?,
+        cancel_at: row.instant("cancel_at")?,
+        unwatched_at: row.instant("unwatched_at")?,
+    };
+    Ok((Record { job: job(row)?, policy: there(policy, "policy")?, ending }, clocks))
+}
+
+/// An event from `seq`, `type`, `at`, `attempt` and `data`.
+pub(super) fn event(row: &impl Columns) -> Result<Event, StoreError> {
+    Ok(Event {
+        seq: there(row.integer("seq")?, "seq")? as u64,
+        kind: there(row.text("type")?.and_then(|word| EventType::parse(&word)), "event type")?,
+        at: there(row.instant("at")?, "at")?,
+        attempt: there(row.integer("attempt")?, "attempt")? as u32,
+        data: there(json(row, "data")?, "event data")?,
+    })
+}
+
+/// A job that may go, from `job_id` and `seq`.
+pub(super) fn retired(row: &impl Columns) -> Result<(JobId, u64), StoreError> {
+    Ok((row.id("job_id")?, there(row.integer("seq")?, "seq")? as u64))
 }
 
 /// A job's progress as it is stored.

@@ -1,81 +1,52 @@
 //! Reads. Each is one statement; none holds its connection for longer.
 
 use sqlx::postgres::{PgPool, PgRow};
-use sqlx::{AssertSqlSafe, Postgres, QueryBuilder, Row};
+use sqlx::{AssertSqlSafe, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::domain::{Clocks, Event, Job, JobId, Json, QueueName, Timestamp};
-use crate::store::row::{self, JOB_COLUMNS, JobRow};
+use crate::domain::{Event, Job, JobId, Json, QueueName, Timestamp};
+use crate::store::listing::{self, Bind, Dialect};
+use crate::store::row::{self, Columns, JOB_COLUMNS, RECORD_SOURCE};
 use crate::store::{
     EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Remembered, RequestKey, Resolved, StoreError, UniqueKey,
 };
 
-fn instant(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
-    row.try_get::<OffsetDateTime, _>(column).map(Timestamp::from_datetime)
-}
+impl Columns for PgRow {
+    fn id(&self, column: &str) -> Result<JobId, StoreError> {
+        Ok(JobId::from_uuid(self.try_get(column)?))
+    }
 
-fn optional_instant(row: &PgRow, column: &str) -> Result<Option<Timestamp>, sqlx::Error> {
-    Ok(row.try_get::<Option<OffsetDateTime>, _>(column)?.map(Timestamp::from_datetime))
-}
+    fn text(&self, column: &str) -> Result<Option<String>, StoreError> {
+        // Unchecked: by its name the driver refuses to read `json` as the text it is.
+        Ok(self.try_get_unchecked(column)?)
+    }
 
-/// A JSON column as the text it was stored as.
-fn json_text(row: &PgRow, column: &str) -> Result<Option<String>, sqlx::Error> {
-    // The driver's text decoder refuses the `json` type by name; the bytes are the text.
-    row.try_get_unchecked(column)
-}
+    fn integer(&self, column: &str) -> Result<Option<i64>, StoreError> {
+        // Unchecked: an `integer` reads as 64 bits as well as a `bigint`.
+        Ok(self.try_get_unchecked(column)?)
+    }
 
-fn job_row(row: &PgRow) -> Result<JobRow, sqlx::Error> {
-    Ok(JobRow {
-        id: JobId::from_uuid(row.try_get("job_id")?),
-        queue: row.try_get("queue")?,
-        kind: row.try_get("kind")?,
-        subject: row.try_get("subject")?,
-        state: row.try_get("state")?,
-        seq: row.try_get("seq")?,
-        attempt: row.try_get("attempt")?,
-        max_attempts: row.try_get("max_attempts")?,
-        priority: row.try_get("priority")?,
-        tracked: row.try_get("tracked")?,
-        progress: json_text(row, "progress")?,
-        output_bytes: row.try_get("output_bytes")?,
-        outcome: json_text(row, "outcome")?,
-        error: json_text(row, "error")?,
-        cancel_requested: row.try_get("cancel_requested")?,
-        worker: row.try_get("worker")?,
-        created_at: instant(row, "created_at")?,
-        run_at: instant(row, "run_at")?,
-        started_at: optional_instant(row, "started_at")?,
-        finished_at: optional_instant(row, "finished_at")?,
-        updated_at: instant(row, "updated_at")?,
-        meta: json_text(row, "meta")?.unwrap_or_default(),
-        run: row.try_get("run")?,
-        output_after_seq: row.try_get("output_after_seq")?,
-        enqueued_at: instant(row, "enqueued_at")?,
-        cancel_reason: row.try_get("cancel_reason")?,
-        ending_run: row.try_get("ending_run")?,
-        ending_hash: row.try_get("ending_hash")?,
-    })
+    fn flag(&self, column: &str) -> Result<bool, StoreError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn bytes(&self, column: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn instant(&self, column: &str) -> Result<Option<Timestamp>, StoreError> {
+        Ok(self.try_get::<Option<OffsetDateTime>, _>(column)?.map(Timestamp::from_datetime))
+    }
 }
 
 pub(super) async fn resolve(pool: &PgPool, lookup: &Lookup) -> Result<Resolved, StoreError> {
     let mut resolved = Resolved::default();
     if !lookup.jobs.is_empty() {
         let ids: Vec<Uuid> = lookup.jobs.iter().map(|id| id.as_uuid()).collect();
-        let sql = format!(
-            "select {JOB_COLUMNS}, policy, expires_at, leases.cancel_at,
-                 (select max(w.cancel_at) from watches w where w.job_id = jobs.job_id) as unwatched_at
-             from jobs join specs using (job_id) left join leases using (job_id) where jobs.job_id = any($1)"
-        );
-        for row in sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(pool).await? {
-            let clocks = Clocks {
-                expires_at: optional_instant(&row, "expires_at")?,
-                cancel_at: optional_instant(&row, "cancel_at")?,
-                unwatched_at: optional_instant(&row, "unwatched_at")?,
-            };
-            let policy = json_text(&row, "policy")?.unwrap_or_default();
-            resolved.jobs.push((job_row(&row)?.into_record(&policy)?, clocks));
-        }
+        let sql = format!("select {JOB_COLUMNS}, {RECORD_SOURCE} where jobs.job_id = any($1)");
+        let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(pool).await?;
+        resolved.jobs = rows.iter().map(row::record).collect::<Result<_, _>>()?;
     }
     if !lookup.unique.is_empty() {
         let (queues, keys): (Vec<_>, Vec<_>) = lookup.unique.iter().map(|u| (u.queue.as_str(), u.key.as_str())).unzip();
@@ -90,9 +61,7 @@ pub(super) async fn resolve(pool: &PgPool, lookup: &Lookup) -> Result<Resolved, 
         for row in rows {
             let queue = QueueName::parse(row.try_get("queue")?);
             let queue = queue.ok_or_else(|| StoreError::Unreadable("queue of a unique key".to_owned()))?;
-            resolved
-                .unique
-                .push((UniqueKey { queue, key: row.try_get("key")? }, JobId::from_uuid(row.try_get("job_id")?)));
+            resolved.unique.push((UniqueKey { queue, key: row.try_get("key")? }, row.id("job_id")?));
         }
     }
     if !lookup.requests.is_empty() {
@@ -109,16 +78,16 @@ pub(super) async fn resolve(pool: &PgPool, lookup: &Lookup) -> Result<Resolved, 
         .fetch_all(pool)
         .await?;
         for row in rows {
-            let unreadable = || StoreError::Unreadable("a remembered request".to_owned());
-            let hash: Vec<u8> = row.try_get("body_hash")?;
-            resolved.requests.push(Remembered {
-                request: RequestKey { scope: row.try_get("scope")?, key: row.try_get("key")? },
-                body_hash: hash.try_into().map_err(|_| unreadable())?,
-                answer: json_text(&row, "answer")?.and_then(Json::from_text).ok_or_else(unreadable)?,
-            });
+            let request = RequestKey { scope: row.try_get("scope")?, key: row.try_get("key")? };
+            resolved.requests.extend(remembered(&row, request)?);
         }
     }
     Ok(resolved)
+}
+
+fn remembered(row: &PgRow, request: RequestKey) -> Result<Option<Remembered>, StoreError> {
+    let (body_hash, answer) = (row::hash(row, "body_hash")?, row::json(row, "answer")?);
+    Ok(body_hash.zip(answer).map(|(body_hash, answer)| Remembered { request, body_hash, answer }))
 }
 
 pub(super) async fn events(pool: &PgPool, id: JobId, range: &EventRange) -> Result<Vec<Event>, StoreError> {
@@ -135,12 +104,7 @@ pub(super) async fn events(pool: &PgPool, id: JobId, range: &EventRange) -> Resu
         .bind(i64::from(range.limit))
         .fetch_all(pool)
         .await?;
-    rows.iter()
-        .map(|row| {
-            let data = json_text(row, "data")?.unwrap_or_default();
-            row::event(row.try_get("seq")?, row.try_get("type")?, instant(row, "at")?, row.try_get("attempt")?, data)
-        })
-        .collect()
+    rows.iter().map(row::event).collect()
 }
 
 pub(super) async fn part(pool: &PgPool, id: JobId, part: Part) -> Result<Option<Json>, StoreError> {
@@ -149,40 +113,25 @@ pub(super) async fn part(pool: &PgPool, id: JobId, part: Part) -> Result<Option<
         Part::Result => "select data as part from results where job_id = $1",
     };
     let row = sqlx::query(sql).bind(id.as_uuid()).fetch_optional(pool).await?;
-    Ok(row.map(|row| json_text(&row, "part")).transpose()?.flatten().and_then(Json::from_text))
+    row.map_or(Ok(None), |row| row::json(&row, "part"))
 }
 
+const DIALECT: Dialect = Dialect {
+    placeholder: |n| format!("${n}"),
+    id: |value| format!("{value}::uuid"),
+    instant: |value| format!("to_timestamp({value}::double precision / 1000)"),
+};
+
 pub(super) async fn list(pool: &PgPool, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError> {
-    let mut query = QueryBuilder::<Postgres>::new(format!("select {JOB_COLUMNS} from jobs where true"));
-    for (column, value) in [("queue", &filter.queue), ("kind", &filter.kind), ("subject", &filter.subject)] {
-        if let Some(value) = value {
-            query.push(format!(" and {column} = ")).push_bind(value);
-        }
+    let (sql, binds) = listing::query(filter, limit, &DIALECT);
+    let mut query = sqlx::query(AssertSqlSafe(sql));
+    for bind in binds {
+        query = match bind {
+            Bind::Text(text) => query.bind(text),
+            Bind::Integer(integer) => query.bind(integer),
+        };
     }
-    if !filter.states.is_empty() {
-        let states: Vec<&str> = filter.states.iter().map(|state| state.as_str()).collect();
-        query.push(" and state = any(").push_bind(states).push(")");
-    }
-    if filter.active && filter.subject.is_some() {
-        query.push(" and state in ('scheduled', 'queued', 'running', 'retrying')");
-    } else if filter.active {
-        // Every live job stands in one of these small tables; `jobs` itself has no index on the state.
-        query.push(
-            " and job_id in (select job_id from ready union all select job_id from later union all select job_id from leases)",
-        );
-    }
-    if let Some(after) = filter.created_after {
-        query.push(" and job_id >= ").push_bind(JobId::lowest_at(after).as_uuid());
-        query.push(" and created_at > ").push_bind(after.to_datetime());
-    }
-    if let Some(after) = filter.finished_after {
-        query.push(" and finished_at > ").push_bind(after.to_datetime());
-    }
-    if let Some(before) = filter.before {
-        query.push(" and job_id < ").push_bind(before.as_uuid());
-    }
-    query.push(" order by job_id desc limit ").push_bind(i64::from(limit));
-    query.build().fetch_all(pool).await?.iter().map(|row| job_row(row)?.into_job()).collect()
+    query.fetch_all(pool).await?.iter().map(row::job).collect()
 }
 
 pub(super) async fn overdue(pool: &PgPool, limit: u32) -> Result<Vec<JobId>, StoreError> {
@@ -209,7 +158,5 @@ pub(super) async fn retired(pool: &PgPool, before: Timestamp, limit: u32) -> Res
             .bind(i64::from(limit))
             .fetch_all(pool)
             .await?;
-    rows.iter()
-        .map(|row| Ok((JobId::from_uuid(row.try_get("job_id")?), row.try_get::<i64, _>("seq")? as u64)))
-        .collect()
+    rows.iter().map(row::retired).collect()
 }
