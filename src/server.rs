@@ -4,6 +4,7 @@
 //! carries [`Live`] among its extensions: a transport that delivers streams by itself can take it
 //! from there and leave the body unread. This one hands the body to hyper.
 
+mod activity;
 mod patient;
 
 use std::convert::Infallible;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -23,6 +24,7 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, debug, info, info_span, warn};
 
 use crate::http::{App, Live};
+use activity::Activity;
 use patient::Patient;
 
 /// A peer that takes no byte for this long is gone.
@@ -99,27 +101,28 @@ async fn connection(socket: TcpStream, app: App, settings: ServerSettings, mut d
         debug!(%error, "the socket was closed at once");
         return;
     }
+    let came_late = *draining.borrow();
+    let activity = Activity::new(match came_late {
+        true => settings.header_timeout.min(LATE_HEADER_TIMEOUT),
+        false => settings.header_timeout,
+    });
+    let requests = activity.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let app = app.clone();
+        let being_answered = requests.begin_request();
         async move {
             let response = app.answer(request).await;
             if let Some(live) = response.extensions().get::<Live>() {
                 debug!(job.id = %live.job, cursor = live.cursor, "a stream begins");
+                being_answered.becomes_stream();
             }
             Ok::<_, Infallible>(response)
         }
     });
-    let came_late = *draining.borrow();
-    let header_timeout = match came_late {
-        true => settings.header_timeout.min(LATE_HEADER_TIMEOUT),
-        false => settings.header_timeout,
-    };
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(header_timeout)
         .keep_alive(!came_late)
         .max_buf_size(WRITE_BUFFER)
-        .serve_connection(TokioIo::new(Patient::new(socket, WRITE_DEADLINE)), service);
+        .serve_connection(TokioIo::new(Patient::new(socket, WRITE_DEADLINE, activity.clone())), service);
     let mut connection = pin!(connection);
     let drained = async {
         // A connection that came while draining is closed after its first answer anyway.
@@ -127,12 +130,17 @@ async fn connection(socket: TcpStream, app: App, settings: ServerSettings, mut d
             std::future::pending::<()>().await;
         }
     };
+    let mut overdue = pin!(activity.overdue());
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = &mut overdue => {
+            debug!("a connection kept us waiting for too long");
+            return;
+        }
         () = drained => {
             // Idle: closed now. Busy: closed after the answer.
             connection.as_mut().graceful_shutdown();
-            connection.await
+            tokio::select! { ended = connection => ended, () = overdue => return }
         }
     };
     if let Err(error) = ended {

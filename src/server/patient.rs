@@ -1,12 +1,15 @@
-//! A socket whose writes give up on a peer that takes no byte for too long.
+//! A socket whose writes give up on a peer that takes no byte for too long, and that notes its activity.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
+
+use super::activity::Activity;
 
 pub(super) struct Patient<S> {
     socket: S,
@@ -14,16 +17,18 @@ pub(super) struct Patient<S> {
     /// Runs while a write waits. Boxed and kept: most sockets never need one.
     deadline: Option<Pin<Box<Sleep>>>,
     waiting: bool,
+    activity: Arc<Activity>,
 }
 
 impl<S> Patient<S> {
-    pub fn new(socket: S, patience: Duration) -> Self {
-        Self { socket, patience, deadline: None, waiting: false }
+    pub fn new(socket: S, patience: Duration, activity: Arc<Activity>) -> Self {
+        Self { socket, patience, deadline: None, waiting: false, activity }
     }
 
     /// Watches over the outcome of a write: counts from the last byte that was accepted.
     fn watch<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
+            self.activity.bytes_written();
             self.waiting = false;
             return written;
         }
@@ -44,7 +49,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.socket).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.activity.bytes_read();
+        }
+        read
     }
 }
 
@@ -85,7 +95,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_is_given_up_and_one_byte_is_a_sign_of_life() {
         let (near, mut far) = tokio::io::duplex(4);
-        let mut near = Patient::new(near, Duration::from_secs(30));
+        let mut near = Patient::new(near, Duration::from_secs(30), Activity::new(Duration::from_secs(10)));
         let writer = tokio::spawn(async move {
             let begun = Instant::now();
             let error = near.write_all(&[0; 64]).await.expect_err("nobody reads to the end");

@@ -15,6 +15,7 @@ on_both_stores!(
     wrong_media_type_is_415_and_names_the_right_ones,
     broken_http_is_refused_and_hurts_nobody,
     half_a_head_is_not_waited_for,
+    idle_connection_is_kept_for_longer_than_a_head_may_take,
     deep_and_odd_json_hurts_nobody,
     operations_routes_answer,
 );
@@ -244,6 +245,19 @@ async fn half_a_head_is_not_waited_for(store: Store) {
     connection.write(b"GET /v1/jobs HTTP/1.1\r\nHost: local").await.expect("the server reads");
     let answer = within(Duration::from_secs(10), "the end of the connection", connection.answer("GET")).await;
     assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status() == 408));
+}
+
+async fn idle_connection_is_kept_for_longer_than_a_head_may_take(store: Store) {
+    let server = store.serve(&["--header-timeout-ms", "400"]).await;
+    let mut connection = Connection::open(server.address()).await.expect("the server accepts");
+    for _ in 0..2 {
+        let answer = server.get("/livez").send_over(&mut connection).await;
+        answer.expect("a proxy's next request finds its connection open").expect_ok();
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+    }
+    connection.write(b"GET /livez HTTP/1.1\r\nHost: local").await.expect("the server reads");
+    let answer = within(Duration::from_secs(10), "the end of the connection", connection.answer("GET")).await;
+    assert!(answer.is_err(), "a later head must not be slow either");
 }
 
 async fn operations_routes_answer(store: Store) {

@@ -91,7 +91,7 @@ async fn fresh_stream_opens_with_the_state_then_goes_live(store: Store) {
     assert_eq!((live.kind().as_str(), live.seq(), live.retry), ("log", seq, None));
     assert_eq!(Some(&live.json()), job.log().await.last());
     let keys: Vec<String> = live.json().as_object().expect("an event is an object").keys().cloned().collect();
-    assert_eq!(keys, ["at", "attempt", "data", "seq", "type"]);
+    assert_eq!(keys, ["seq", "type", "at", "attempt", "data"]);
 }
 
 async fn opening_with_output_carries_its_id_on_the_output_frame(store: Store) {
