@@ -7,14 +7,14 @@
 //! Two implementations with the same behaviour: [`PostgresStore`] for production, [`SqliteStore`] embedded.
 
 mod clock;
-#[cfg(test)]
-mod conformance;
 mod error;
 mod listing;
 mod postgres;
 mod row;
 mod schema;
 mod sqlite;
+#[cfg(test)]
+mod tests;
 
 use async_trait::async_trait;
 

@@ -4,7 +4,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
@@ -73,6 +73,14 @@ pub fn milepost_at(url: &str, arguments: &[&str]) -> Running {
 /// Starts a command with its output captured.
 pub fn start(mut command: Command) -> Running {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    // SAFETY: sigaction is async-signal-safe and touches nothing but the new process.
+    unsafe {
+        command.pre_exec(|| {
+            // Whoever runs the tests under `nohup` does not mean the commands they start.
+            nix::sys::signal::signal(Signal::SIGHUP, SigHandler::SigDfl)?;
+            Ok(())
+        });
+    }
     let mut child = command.spawn().expect("the command starts");
     let stdout = Captured::new(child.stdout.take().expect("piped"));
     let stderr = Captured::new(child.stderr.take().expect("piped"));

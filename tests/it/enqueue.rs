@@ -50,7 +50,9 @@ const STATE_FIELDS: [&str; 23] = [
 ];
 
 fn keys(value: &Value) -> Vec<&str> {
-    value.as_object().expect("an object").keys().map(String::as_str).collect()
+    let mut keys: Vec<&str> = value.as_object().expect("an object").keys().map(String::as_str).collect();
+    keys.sort();
+    keys
 }
 
 /// RFC 3339, UTC, milliseconds.
