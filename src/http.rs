@@ -14,6 +14,7 @@ mod operations;
 mod reads;
 mod schema;
 mod stream;
+mod unread;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::header::VARY;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -36,6 +38,7 @@ use utoipa_axum::routes;
 pub use access::Origins;
 pub use error::ApiError;
 pub use stream::Live;
+use unread::Unread;
 
 use crate::service::Gateway;
 
@@ -151,22 +154,30 @@ impl Gateway {
                 .nest(prefix, routes)
                 .fallback(async || ApiError::not_found()),
         };
-        routes.layer(from_fn_with_state(Arc::new(origins), access::check)).layer(from_fn(catch_panic))
+        routes.layer(from_fn_with_state(Arc::new(origins), access::check)).layer(from_fn(guard))
     }
 }
 
-/// A bug in one request is that request's trouble: a 500 that says nothing from inside.
-async fn catch_panic(request: Request, next: Next) -> Response {
+/// Around every request. A bug in one is that request's trouble: a 500 that says nothing from inside. Every answer about
+/// a log, whoever gives it, says what it depends on. And a client that is still writing sees its answer.
+async fn guard(request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let wants_stream = extract::accepts_stream(request.headers());
-    match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+    let unread = Unread::default();
+    let request = request.map(|body| unread.lend(body));
+    let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
             let request_id = format!("{:016x}", rand::random::<u64>());
             error!(%method, path, request_id, "a handler panicked");
             stream::answer_trouble(ApiError::internal(&request_id), wants_stream)
         }
+    };
+    if path.ends_with("/events") {
+        response.headers_mut().insert(VARY, reads::VARY_ON);
     }
+    unread.drop_rest(response.status()).await;
+    response
 }
 
 /// Paths in answers: `/v1/jobs/{id}` under the base path, or absolute under the public URL.

@@ -196,7 +196,13 @@ impl NewEvent {
         let mut result = None;
         match &kind {
             EventType::Progress => check_progress(&data, limits)?,
-            EventType::Output => check_strings(&data, &["text"], &["text"])?,
+            EventType::Output => {
+                check_strings(&data, &["text"], &["text"])?;
+                // What the gateway says about output, nobody else may.
+                for name in ["offset", "truncated", "from_seq"] {
+                    data.shift_remove(name);
+                }
+            }
             EventType::Log => check_log(&data)?,
             EventType::Completed => result = outcome::normalise(&mut data, limits)?,
             EventType::Failed => check_failed(&mut data, limits)?,
@@ -218,6 +224,9 @@ impl NewEvent {
             | EventType::Expired => {
                 return Err(Refusal::invalid("/type", format!("`{kind}` is written by the gateway alone")));
             }
+        }
+        if !kind.is_capped() {
+            shrink(&mut data, limits.event_bytes);
         }
         let encoded = Json::from_map(&data);
         if kind.is_capped() {
@@ -361,6 +370,21 @@ pub(super) fn cut_lifecycle_text(data: &mut Map<String, Value>, name: &str, limi
     }
 }
 
+/// Makes the data of a lifecycle event fit: the end of a job must always be storable, and travels in every state
+/// document. Halves a list of artifacts, drops other large fields, the largest first, and marks the cut.
+fn shrink(data: &mut Map<String, Value>, limit: usize) {
+    let size = |value: &Value| Json::from_value(value).as_str().len();
+    while Json::from_map(data).as_str().len() > limit {
+        let largest = data.iter().map(|(name, value)| (size(value) + name.len(), name.clone())).max();
+        let Some((_, name)) = largest else { return };
+        match data.get_mut(&name) {
+            Some(Value::Array(items)) if items.len() > 1 => items.truncate(items.len() / 2),
+            Some(_) | None => drop(data.shift_remove(&name)),
+        }
+        data.insert("truncated".to_owned(), true.into());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -416,5 +440,15 @@ mod tests {
         assert!(data["message"].as_str().unwrap().len() <= 8192 && data["details"].as_str().unwrap().len() <= 8192);
         assert_eq!((&data["truncated"], &data["code"]), (&json!(true), &json!("failed")));
         assert!(!data["message"].as_str().unwrap().contains('\0'));
+
+        let artifact = json!({"url": "https://example.com/x", "label": "y".repeat(500)});
+        let huge = json!({"type": "completed", "data": {"items": 7, "zz": "z".repeat(200_000), "artifacts": vec![artifact; 300]}});
+        let data = parse(huge).unwrap().data;
+        assert!(Json::from_map(&data).as_str().len() <= 65536);
+        assert_eq!(
+            (&data["ok"], &data["items"], &data["truncated"], data.get("zz")),
+            (&json!(true), &json!(7), &json!(true), None)
+        );
+        assert!(data["artifacts"].as_array().unwrap().len() > 30);
     }
 }

@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use thiserror::Error;
 
 /// A JSON value as its compact text, shared: written into the store, into frames and into pages as it stands.
 #[derive(Clone, Debug)]
@@ -51,9 +52,16 @@ impl Serialize for Json {
     }
 }
 
-/// Why bytes are not JSON.
-#[derive(Debug, PartialEq, Eq)]
-pub struct ParseError(pub String);
+/// Why bytes cannot be read.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum ParseError {
+    /// They are not JSON.
+    #[error("{0}")]
+    Syntax(String),
+    /// They may be JSON, but nested so deeply that every function that walks it would be in danger.
+    #[error("it is nested deeper than 127 levels")]
+    TooDeep,
+}
 
 /// Reads a request body.
 ///
@@ -61,7 +69,13 @@ pub struct ParseError(pub String);
 /// the rules for it: refused by name in what callers name, replaced by U+FFFD in what workers report.
 pub fn parse_json(bytes: &[u8]) -> Result<Value, ParseError> {
     let replaced = replace_lone_surrogates(bytes);
-    serde_json::from_slice(replaced.as_deref().unwrap_or(bytes)).map_err(|e| ParseError(e.to_string()))
+    serde_json::from_slice(replaced.as_deref().unwrap_or(bytes)).map_err(|error| {
+        let detail = error.to_string();
+        match detail.starts_with("recursion limit exceeded") {
+            true => ParseError::TooDeep,
+            false => ParseError::Syntax(detail),
+        }
+    })
 }
 
 /// `\ud83d` without its other half becomes `\u0000`; `None` if there is nothing to replace.

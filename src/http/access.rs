@@ -40,9 +40,13 @@ impl Origins {
 
     fn is_our_origin(&self, origin: &str, host: &str) -> bool {
         let origin = origin.to_ascii_lowercase();
-        match &self.public {
-            Some(public) if *public == origin => true,
-            Some(_) | None => origin.split_once("://").is_some_and(|(_, from)| from == host.to_ascii_lowercase()),
+        let host = host.to_ascii_lowercase();
+        let is_host = origin.split_once("://").is_some_and(|(_, from)| from == host);
+        match self.public.as_deref().and_then(|public| Some((public, public.split_once("://")?.1))) {
+            Some((public, _)) if public == origin => true,
+            // The public host has one scheme.
+            Some((_, public_host)) => is_host && public_host != host,
+            None => is_host,
         }
     }
 }

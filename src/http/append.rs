@@ -8,6 +8,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
+use http_body::Body as _;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
@@ -32,6 +33,7 @@ const LONGEST_HOLD_MS: u64 = 55_000;
     params(
         schema::JobId,
         ("wait_ms" = Option<u64>, Query, description = "With an empty array: hold the answer up to so long (capped at 55,000) until there is something to say"),
+        ("Lease-Token" = Option<String>, Header, description = "Tracked jobs need none"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a retry after a lost answer safe; not with NDJSON"),
     ),
     request_body(description = "One event, an array of up to 1,000 (all or nothing; none is a heartbeat), or NDJSON", content(
@@ -51,13 +53,8 @@ pub(super) async fn append_events(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Body,
-) -> Response {
-    let mut response = match append(&api, id, query.as_deref(), &headers, body).await {
-        Ok(response) => response,
-        Err(error) => error.into_response(),
-    };
-    response.headers_mut().insert(axum::http::header::VARY, super::reads::VARY_ON);
-    response
+) -> ApiResult {
+    append(&api, id, query.as_deref(), &headers, body).await
 }
 
 async fn append(api: &Api, id: JobId, query: Option<&str>, headers: &HeaderMap, body: Body) -> ApiResult {
@@ -169,6 +166,32 @@ enum Stop {
     Drain,
 }
 
+/// The last moments of a body: whole lines that are on their way are stored, then the client is answered, whether or not
+/// it has ended the body.
+struct Closing {
+    why: Stop,
+    until: tokio::time::Instant,
+}
+
+/// A body that may go on for ever is read for this much longer, an upload of known length for this.
+const LAST_LINES: Duration = Duration::from_millis(100);
+const LAST_UPLOAD: Duration = Duration::from_secs(2);
+
+impl Closing {
+    fn begin(why: Stop, body: &Body) -> Self {
+        let time = if body.size_hint().exact().is_some() { LAST_UPLOAD } else { LAST_LINES };
+        Self { why, until: tokio::time::Instant::now() + time }
+    }
+
+    /// Completes when the last moments are over; never, if they have not begun.
+    async fn over(closing: Option<&Self>) {
+        match closing {
+            Some(closing) => tokio::time::sleep_until(closing.until).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
 impl<'a> Lines<'a> {
     fn new(api: &'a Api, id: JobId) -> Self {
         Self { api, id, partial: Vec::new(), lines: 0, stored: 0, last: None, ended: false }
@@ -176,20 +199,28 @@ impl<'a> Lines<'a> {
 
     async fn read(mut self, mut body: Body) -> ApiResult {
         // A sign of life, and the answer to "may I?", before the first line.
-        let begun = self.api.gateway.append(self.id, Vec::new(), [0; 32], None).await;
         let mut over = None;
-        match begun {
-            Ok(begun) if begun.cancel_requested => return Ok(self.answer(&begun)),
+        match self.heartbeat().await {
             Ok(begun) => self.last = Some(begun),
-            // It may be the repetition of the lines that ended the job.
+            // It may be the repetition of the line that ended the job.
             Err(error @ ServiceError::Refused(Refusal::JobTerminal(_))) => over = Some(error),
             Err(error) => return Err(self.with_count(error.into())),
         }
-        let mut stop = pin!(stop(self.api.gateway.clone(), self.id, self.last.as_ref().map_or(0, |last| last.seq)));
+        let seq = self.last.as_ref().map_or(0, |last| last.seq);
+        let mut stop = pin!(stop(self.api.gateway.clone(), self.id, seq));
+        let mut closing: Option<Closing> = None;
         loop {
+            let must_close = self.ended || self.last.as_ref().is_some_and(|last| last.cancel_requested);
+            if must_close && closing.is_none() {
+                closing = Some(Closing::begin(Stop::Job, &body));
+            }
             let frame = tokio::select! {
                 frame = body.frame() => frame,
-                why = &mut stop, if !self.ended && over.is_none() => return self.stopped(why).await,
+                why = &mut stop, if closing.is_none() && over.is_none() => {
+                    closing = Some(Closing::begin(why, &body));
+                    continue;
+                }
+                () = Closing::over(closing.as_ref()) => break,
             };
             match frame {
                 Some(Ok(frame)) => {
@@ -205,24 +236,25 @@ impl<'a> Lines<'a> {
                     break;
                 }
             }
-            if let Some(last) = self.last.as_ref().filter(|last| last.cancel_requested && !self.ended) {
-                return Ok(self.answer(last));
+        }
+        if let Some(Closing { why: Stop::Drain, .. }) = closing {
+            return Err(self.with_count(ApiError::shutting_down()));
+        }
+        if closing.is_some() && !self.ended {
+            // What it must be told: to stop, or that the job is over.
+            match self.heartbeat().await {
+                Ok(told) => self.last = Some(told),
+                Err(error) => return Err(self.with_count(error.into())),
             }
         }
         match (&self.last, over) {
             (Some(last), _) => Ok(self.answer(last)),
-            (None, error) => Err(self.with_count(error.unwrap_or(ServiceError::ShuttingDown).into())),
+            (None, error) => Err(self.with_count(error.unwrap_or(ServiceError::Internal).into())),
         }
     }
 
-    async fn stopped(self, why: Stop) -> ApiResult {
-        match why {
-            Stop::Drain => Err(self.with_count(ApiError::shutting_down())),
-            Stop::Job => match self.api.gateway.append(self.id, Vec::new(), [0; 32], None).await {
-                Ok(appended) => Ok(self.answer(&appended)),
-                Err(error) => Err(self.with_count(error.into())),
-            },
-        }
+    async fn heartbeat(&self) -> Result<Appended, ServiceError> {
+        self.api.gateway.append(self.id, Vec::new(), [0; 32], None).await
     }
 
     /// Takes the whole lines out of what has arrived, and stores them. `at_end`: the rest is a line, too.
@@ -285,8 +317,7 @@ impl<'a> Lines<'a> {
         if line.len() > longest {
             return Err(Refusal::too_large("", format!("a line has more than {longest} bytes")).into());
         }
-        let value =
-            parse_json(line).map_err(|error| Refusal::invalid("", format!("the line is not JSON: {}", error.0)))?;
+        let value = parse_json(line).map_err(|error| Refusal::invalid("", format!("the line is not JSON: {error}")))?;
         let hash = body_hash(&value);
         Ok((NewEvent::parse(value, self.api.gateway.limits())?, hash))
     }
@@ -312,8 +343,11 @@ impl<'a> Lines<'a> {
 
     /// NDJSON says what it stored, whatever the answer.
     fn with_count(&self, error: ApiError) -> ApiError {
-        let seq = self.last.as_ref().map(|last| last.seq);
-        error.with_member("stored", self.stored).with_member("seq", seq)
+        let error = error.with_member("stored", self.stored);
+        match &self.last {
+            Some(last) => error.with_member("seq", last.seq),
+            None => error,
+        }
     }
 
     fn answer(&self, appended: &Appended) -> Response {

@@ -1,14 +1,13 @@
 //! A job's log, by GET: as a stream for who asks for one, else as a page.
 
 use axum::extract::{RawQuery, State};
-use axum::http::header::{CACHE_CONTROL, ETAG, VARY};
+use axum::http::header::{CACHE_CONTROL, ETAG};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::error::ApiError;
 use super::extract::{JobPath, Params, Wait, accepts_stream, cursor, is_not_modified, stream_cursor};
-use super::reads::VARY_ON;
 use super::{Api, ApiResult, json_response, schema, stream};
 use crate::domain::{Event, Job, JobId, State as JobState};
 use crate::service::{EventPage, ResetReason};
@@ -23,6 +22,7 @@ const DEFAULT_LIMIT: u64 = 500;
     params(
         schema::JobId,
         ("after" = Option<String>, Query, description = "The seq of the last event seen"),
+        ("If-None-Match" = Option<String>, Header, description = "Pages of a completed job: the page the client has"),
         ("Last-Event-ID" = Option<String>, Header, description = "Streams: the same, and it wins"),
         ("unnamed" = Option<bool>, Query, description = "Streams: without `event:` lines, for a plain `onmessage`"),
         ("limit" = Option<u32>, Query, description = "Pages: 1–1,000 events (more is capped), default 500"),
@@ -53,9 +53,7 @@ pub(super) async fn get_events(
         Ok(JobPath(id)) => get_page(&api, id, query.as_deref(), &headers).await,
         Err(error) => Err(error),
     };
-    let mut response = answered.unwrap_or_else(|error| stream::answer_trouble(error, wants_stream));
-    response.headers_mut().insert(VARY, VARY_ON);
-    response
+    answered.unwrap_or_else(|error| stream::answer_trouble(error, wants_stream))
 }
 
 const KNOWN: [&str; 5] = ["after", "limit", "wait", "unnamed", "token"];

@@ -43,6 +43,9 @@ impl Params {
             if !known.contains(&name.as_ref()) {
                 return Err(ApiError::invalid_request(format!("unknown query parameter `{name}`")));
             }
+            if value.contains('\0') {
+                return Err(ApiError::invalid_request(format!("query parameter `{name}` must not contain U+0000")));
+            }
             if params.insert(name.clone().into_owned(), value.into_owned()).is_some() {
                 return Err(ApiError::invalid_request(format!("query parameter `{name}` is given more than once")));
             }
@@ -106,8 +109,9 @@ impl Wait {
             return Ok(Self { time: Duration::from_secs(seconds), applied: None });
         }
         let preferences = headers.get_all("prefer").into_iter().filter_map(|value| value.to_str().ok());
-        let wait = preferences.flat_map(|value| value.split(',')).find_map(|preference| {
-            let (name, value) = preference.split(';').next()?.split_once('=')?;
+        let wait = preferences.flat_map(split_list).find_map(|preference| {
+            let preference = preference.split(';').next()?;
+            let (name, value) = preference.split_once('=').unwrap_or((preference, ""));
             name.trim().eq_ignore_ascii_case("wait").then(|| value.trim().trim_matches('"'))
         });
         let Some(wait) = wait else {
@@ -116,6 +120,15 @@ impl Wait {
         let seconds = whole_number(wait, 0, LONGEST_WAIT_S).ok_or_else(|| wrong_number("wait", 0))?;
         Ok(Self { time: Duration::from_secs(seconds), applied: Some(format!("wait={seconds}")) })
     }
+}
+
+/// The members of a list in a header; a comma within quotes separates nothing (RFC 9110 5.6.1).
+fn split_list(value: &str) -> impl Iterator<Item = &str> {
+    let mut quoted = false;
+    value.split(move |c| {
+        quoted ^= c == '"';
+        c == ',' && !quoted
+    })
 }
 
 /// Reads a cursor: `0`, or digits without a leading zero, below 2^53. Empty is none.
@@ -189,47 +202,32 @@ pub async fn optional_json_body(headers: &HeaderMap, body: Body, limit: usize) -
     json_body(headers, Body::from(bytes), limit).await
 }
 
+/// A body that stops arriving for this long is given up.
+const BODY_PATIENCE: Duration = Duration::from_secs(30);
+
 async fn whole_body(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
     if body.size_hint().lower() > limit as u64 {
-        return Err(refuse_body(body, limit).await);
+        return Err(ApiError::body_too_large(limit));
     }
     let mut bytes = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| ApiError::invalid_json("the body ended early"))?;
+    while let Some(frame) = tokio::time::timeout(BODY_PATIENCE, body.frame()).await.transpose() {
+        let ended_early = || ApiError::invalid_json("the body ended early");
+        let frame = frame.map_err(|_| ended_early())?.map_err(|_| ended_early())?;
         let Some(data) = frame.data_ref() else { continue };
         if bytes.len() + data.len() > limit {
-            return Err(refuse_body(body, limit).await);
+            return Err(ApiError::body_too_large(limit));
         }
         bytes.extend_from_slice(data);
     }
     Ok(bytes.freeze())
 }
 
-/// Says no to a body that is too large. A client that is still writing would see its connection break instead of
-/// the answer, so a moderate rest is read and dropped first.
-async fn refuse_body(mut body: Body, limit: usize) -> ApiError {
-    let mut rest = limit.saturating_mul(DROPPED_BODIES);
-    if body.size_hint().lower() <= rest as u64 {
-        let drop_rest = async {
-            while let Some(Ok(frame)) = body.frame().await {
-                rest = rest.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
-                if rest == 0 {
-                    break;
-                }
-            }
-        };
-        let _ = tokio::time::timeout(DROPPING, drop_rest).await;
-    }
-    ApiError::body_too_large(limit)
-}
-
-/// How much of a body that is too large is read all the same: so many times the limit, and for so long.
-const DROPPED_BODIES: usize = 8;
-const DROPPING: Duration = Duration::from_secs(2);
-
 impl From<ParseError> for ApiError {
     fn from(error: ParseError) -> Self {
-        Self::invalid_json(error.0)
+        match error {
+            ParseError::Syntax(detail) => Self::invalid_json(detail),
+            ParseError::TooDeep => Self::invalid_request("the body is nested deeper than 127 levels"),
+        }
     }
 }
 

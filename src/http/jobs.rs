@@ -192,8 +192,18 @@ pub(super) async fn cancel_job(
         (status = 503, response = schema::ProblemResponse),
     )
 )]
-pub(super) async fn retry_job(State(api): State<Api>, JobPath(id): JobPath, RawQuery(query): RawQuery) -> ApiResult {
+pub(super) async fn retry_job(
+    State(api): State<Api>,
+    JobPath(id): JobPath,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> ApiResult {
     Params::of(query.as_deref(), &[])?;
+    let body = optional_json_body(&headers, body, api.settings.max_body).await?;
+    if body.as_object().is_none_or(|fields| !fields.is_empty()) {
+        return Err(ApiError::invalid_request("takes no fields").at(""));
+    }
     let job = api.gateway.retry(id, ANYBODY.to_owned()).await?;
     Ok((StatusCode::ACCEPTED, json_response(&job)).into_response())
 }

@@ -9,7 +9,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::json;
-use utoipa::openapi::{OpenApi, ServerBuilder};
+use utoipa::openapi::{OpenApi, Ref, RefOr, ServerBuilder};
 
 use super::error::ApiError;
 use super::{Api, ApiResult, json_response, schema};
@@ -22,6 +22,15 @@ impl Described {
     /// Encodes `description`; its server is the base path.
     pub fn new(description: &OpenApi, base_path: &str) -> Self {
         let mut description = description.clone();
+        for item in description.paths.paths.values_mut() {
+            for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten() {
+                // What any route may answer: to a foreign page, and after a fault of ours.
+                for status in ["403", "500"] {
+                    let problem = RefOr::Ref(Ref::from_response_name("ProblemResponse"));
+                    operation.responses.responses.entry(status.to_owned()).or_insert(problem);
+                }
+            }
+        }
         let root = if base_path.is_empty() { "/" } else { base_path };
         description.servers = Some(vec![ServerBuilder::new().url(root).build()]);
         let text = description.to_json().expect("the description has string keys only");

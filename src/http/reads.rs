@@ -158,7 +158,12 @@ pub(super) async fn list_jobs(State(api): State<Api>, RawQuery(query): RawQuery)
 /// The whole output of the latest run so far.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/output", tag = "jobs",
-    params(schema::JobId, ("Range" = Option<String>, Header, description = "`bytes=…`, one range")),
+    params(
+        schema::JobId,
+        ("Range" = Option<String>, Header, description = "`bytes=…`, one range"),
+        ("If-Range" = Option<String>, Header, description = "The output that the range is of"),
+        ("If-None-Match" = Option<String>, Header, description = "The output the client has"),
+    ),
     responses(
         (status = 200, description = "All of it", body = String, content_type = "text/plain; charset=utf-8"),
         (status = 206, description = "The range", body = String, content_type = "text/plain; charset=utf-8"),
@@ -218,7 +223,8 @@ fn one_range(range: &HeaderValue, length: usize) -> Result<Option<(usize, usize)
 
 /// The `data` of a completed job's Outcome.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/result", tag = "jobs", params(schema::JobId),
+    get, path = "/v1/jobs/{id}/result", tag = "jobs",
+    params(schema::JobId, ("If-None-Match" = Option<String>, Header, description = "The data the client has")),
     responses(
         (status = 200, description = "The data", body = serde_json::Value),
         (status = 304, description = "The client has it"),

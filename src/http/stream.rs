@@ -50,7 +50,6 @@ pub(super) async fn open(api: &Api, id: JobId, cursor: Cursor, unnamed: bool) ->
     if api.gateway.is_draining() {
         return Err(ApiError::shutting_down());
     }
-    let permit = api.streams.clone().try_acquire_owned().map_err(|_| ApiError::from(ServiceError::Overloaded))?;
     let mut steps: Steps = Box::pin(api.gateway.follow(id, cursor, Follow::Frames { unnamed }, Reader::Watcher));
     let Some(step) = steps.next().await.transpose()? else {
         return Err(ServiceError::ShuttingDown.into());
@@ -70,10 +69,12 @@ pub(super) async fn open(api: &Api, id: JobId, cursor: Cursor, unnamed: bool) ->
             seq
         }
         // Nothing to say, and nothing will follow: the status that makes a browser stop for good.
-        Step::End(_) => return Ok(StatusCode::NO_CONTENT.into_response()),
+        Step::End(_) => return Ok((StatusCode::NO_CONTENT, [(CACHE_CONTROL, "no-store")]).into_response()),
         Step::Removed => return Err(crate::domain::Refusal::JobNotFound.into()),
         Step::Events(_) => unreachable!("frames were asked for"),
     };
+    // Only now: a job that is not there, or has nothing more to say, is that also for the newcomer over the cap.
+    let permit = api.streams.clone().try_acquire_owned().map_err(|_| ApiError::from(ServiceError::Overloaded))?;
     let first = first.freeze();
     let live = Live { job: id, cursor, first: first.clone(), unnamed };
     let mut response = stream_response(Body::from_stream(body(api.clone(), live.clone(), steps, permit)));
@@ -85,7 +86,11 @@ pub(super) async fn open(api: &Api, id: JobId, cursor: Cursor, unnamed: bool) ->
 /// a bare `EventSource` give up for good, but a `bye` with the time to come back.
 pub(super) fn answer_trouble(error: ApiError, wants_stream: bool) -> Response {
     match error.passing_reason().filter(|_| wants_stream) {
-        Some(reason) => stream_response(Body::from(bye(reason, TROUBLE_RETRY_MS, false))),
+        Some(reason) => {
+            // As a stream of one frame: like every stream it has no Content-Length.
+            let bye = Ok::<_, Infallible>(bye(reason, TROUBLE_RETRY_MS, false));
+            stream_response(Body::from_stream(tokio_stream::once(bye)))
+        }
         None => error.into_response(),
     }
 }

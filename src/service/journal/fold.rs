@@ -246,7 +246,9 @@ impl<'a> Fold<'a> {
             return refuse(id, Refusal::LeaseLost);
         }
         if record.job.state.is_terminal() {
-            let is_repeated = record.ending.is_some_and(|ending| ending.body_hash == body_hash);
+            // Line by line the hash is the last line's: only that line alone can be the same body again.
+            let is_whole = !keep_before_refused || events.len() == 1;
+            let is_repeated = is_whole && record.ending.is_some_and(|ending| ending.body_hash == body_hash);
             return match is_repeated && events.last().is_some_and(|event| event.kind.ends_run()) {
                 true => Outcome::Appended(id, appended),
                 false => refuse(id, Refusal::JobTerminal(record.job.state)),
