@@ -11,6 +11,9 @@ on_both_stores!(
     answer_says_seq_lease_and_whether_to_stop,
     refused_event_points_at_its_fault_and_leaves_no_trace,
     array_is_all_or_nothing,
+    lines_of_a_runner_who_is_asked_to_stop_are_stored,
+    lines_are_a_repetition_only_of_the_last_line_alone,
+    what_the_gateway_says_about_output_nobody_else_may,
     run_ending_event_comes_last,
     reserved_types_are_refused_and_own_types_are_kept,
     unknown_keys_inside_data_are_kept,
@@ -508,4 +511,36 @@ async fn hung_up_caller_does_not_half_do_anything(store: Store) {
     drop(unfinished);
     let last = job.note("after").await;
     assert_eq!((last - 3) % 5, 0, "a batch was stored in part");
+}
+
+async fn lines_of_a_runner_who_is_asked_to_stop_are_stored(store: Store) {
+    let server = store.shared().await;
+    let last_words = "{\"type\":\"output\",\"data\":{\"text\":\"rest\"}}\n";
+    for (end, state) in [("cancelled", "cancelled"), ("completed", "completed"), ("log", "running")] {
+        let job = server.tracked().await;
+        job.cancel(json!({"grace_ms": 60_000})).await.expect(202);
+        let body = format!("{last_words}{{\"type\":\"{end}\"}}\n");
+        let answer = job.post("/events").ndjson(body).send().await.expect(200);
+        assert_eq!((&answer["stored"], &answer["cancel_requested"]), (&json!(2), &json!(true)), "{end}");
+        assert_eq!(job.types().await[3..], ["output", end]);
+        assert_eq!(job.state().await["state"], state);
+    }
+}
+
+async fn lines_are_a_repetition_only_of_the_last_line_alone(store: Store) {
+    let job = store.shared().await.tracked().await;
+    job.append(json!({"type": "completed"})).await;
+    let send = async |body: &str| job.post("/events").ndjson(body).send().await;
+    let end = "{\"type\":\"completed\"}\n";
+    let refused = job.untouched(send(&format!("{{\"type\":\"x\"}}\n{end}"))).await.problem(409, "job_terminal");
+    assert_eq!(refused["stored"], 0);
+    assert_eq!(job.untouched(send(end)).await.expect(200)["seq"], 3);
+    job.untouched(send("{\"type\":\"failed\"}\n")).await.problem(409, "job_terminal");
+}
+
+async fn what_the_gateway_says_about_output_nobody_else_may(store: Store) {
+    let job = store.shared().await.tracked().await;
+    let data = json!({"text": "x", "offset": 9, "truncated": true, "from_seq": 1, "mine": 1});
+    job.append(json!({"type": "output", "data": data})).await;
+    assert_eq!(job.log().await[2]["data"], json!({"text": "x", "offset": 0, "mine": 1}));
 }

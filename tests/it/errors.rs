@@ -8,6 +8,8 @@ use crate::harness::*;
 
 on_both_stores!(
     golden_problems,
+    refusal_is_seen_by_a_client_that_is_still_writing,
+    deep_nesting_is_refused_by_name,
     unknown_route_is_404,
     wrong_method_is_405_and_names_the_right_ones,
     id_that_is_none_is_404_on_every_route,
@@ -266,4 +268,30 @@ async fn operations_routes_answer(store: Store) {
         server.get(path).send().await.expect_ok();
         server.request("HEAD", path).send().await.expect_ok();
     }
+}
+
+async fn refusal_is_seen_by_a_client_that_is_still_writing(store: Store) {
+    let server = store.shared().await;
+    let large = vec![b' '; 3_000_000];
+    for (path, header, status) in [
+        ("/v1/jobs/nonsense/events", ("Content-Type", "application/json"), 404),
+        ("/v1/jobs", ("Content-Type", "text/plain"), 415),
+        ("/v1/jobs", ("Origin", "http://evil.test"), 403),
+        ("/v1/jobs?x=1", ("Content-Type", "application/json"), 422),
+        ("/v1/jobs", ("Content-Type", "application/json"), 413),
+    ] {
+        let answer = server.post(path).header(header.0, header.1).body(large.clone()).send().await;
+        assert_eq!(answer.status(), status, "{path} {header:?}");
+    }
+}
+
+async fn deep_nesting_is_refused_by_name(store: Store) {
+    let server = store.shared().await;
+    let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    let spec = |levels| format!("{{\"kind\":\"k\",\"payload\":{}}}", deep(levels));
+    let post =
+        async |body: String| server.post("/v1/jobs").header("Content-Type", "application/json").body(body).send().await;
+    post(spec(120)).await.expect(202);
+    post(spec(100_000)).await.problem(422, "invalid_request");
+    post(deep(1_000_000)).await.problem(422, "invalid_request");
 }

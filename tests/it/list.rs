@@ -9,6 +9,7 @@ on_both_stores!(
     filters_select_and_combine,
     reloaded_page_finds_its_running_job_by_subject,
     times_bound_the_list,
+    nul_in_a_filter_is_refused,
     bad_query_is_refused,
 );
 
@@ -143,6 +144,13 @@ async fn bad_query_is_refused(store: Store) {
         "Queue=x",
     ];
     for query in bad {
+        server.get(&format!("/v1/jobs?{query}")).send().await.problem(422, "invalid_request");
+    }
+}
+
+async fn nul_in_a_filter_is_refused(store: Store) {
+    let server = store.shared().await;
+    for query in ["subject=%00", "queue=a%00b", "kind=%00"] {
         server.get(&format!("/v1/jobs?{query}")).send().await.problem(422, "invalid_request");
     }
 }

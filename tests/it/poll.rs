@@ -11,6 +11,7 @@ on_both_stores!(
     etag_is_strong_and_new_for_every_change,
     etag_outlives_the_process,
     every_answer_of_the_log_route_varies_alike,
+    preference_is_read_as_the_list_it_is,
     if_none_match_answers_304_in_every_form,
     wait_that_is_no_number_of_seconds_is_422,
     wait_answers_at_once_when_something_already_differs,
@@ -346,5 +347,24 @@ async fn deleted_job_is_404_to_every_poll(store: Store) {
     job.delete().await.expect_empty(204);
     for route in ["", "?wait=5", "/events", "/events?wait=5", "/output", "/result"] {
         job.get(route).send().await.problem(404, "job_not_found");
+    }
+}
+
+async fn preference_is_read_as_the_list_it_is(store: Store) {
+    let job = store.shared().await.tracked().await;
+    let ask = async |prefer: &str| job.get("").header("Prefer", prefer).send().await;
+    for wrong in ["wait", "wait=", "wait=x", "respond-async, wait=-1"] {
+        ask(wrong).await.problem(422, "invalid_request");
+    }
+    assert_eq!(
+        ask("foo=\"a, wait=3\"").await.header("preference-applied"),
+        None,
+        "a comma in quotes separates nothing"
+    );
+    assert_eq!(ask("respond-async, wait=\"0\"; x=1").await.header("preference-applied"), Some("wait=0"));
+    let refusals = [job.server.request("PUT", &job.path("/events")), job.post("/events").header("Origin", "null")];
+    for (refused, status) in refusals.into_iter().zip([405, 403]) {
+        let answer = refused.send().await;
+        assert_eq!((answer.status(), answer.header("vary")), (status, VARY));
     }
 }

@@ -411,7 +411,16 @@ async fn newcomer_over_the_cap_is_turned_away_and_the_established_stay(store: St
     let bye = third.frame().await;
     assert_eq!((bye.kind().as_str(), bye.json()), ("bye", json!({"reason": "overloaded"})));
     assert!(LATER.contains(&bye.retry.expect("a bye says when to come back")), "{bye:?}");
+    assert_eq!(third.head.header("content-length"), None, "it is a stream, too");
     third.expect_end().await;
+    let unknown = "/v1/jobs/01a22a0a-6c45-7000-be08-73273f8c57e9/events";
+    let unknown = server.get(unknown).header("Accept", "text/event-stream").send().await;
+    unknown.problem(404, "job_not_found");
+    let ended = server.tracked().await;
+    ended.complete().await;
+    let finished = ended.get("/events").header("Accept", "text/event-stream").header("Last-Event-ID", "3").send().await;
+    finished.expect_empty(204);
+    assert_eq!(finished.header("cache-control"), Some("no-store"));
     let seq = job.note("x").await;
     assert_eq!((first.told().await.seq(), second.told().await.seq()), (seq, seq));
     drop(second);
