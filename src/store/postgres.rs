@@ -1,5 +1,6 @@
 //! Postgres: the store for production and for several nodes. Written for 14 and later.
 
+mod pulse;
 mod read;
 mod tidy;
 mod write;
@@ -117,7 +118,7 @@ impl Store for PostgresStore {
     }
 
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
-        write::note_watched(&self.pool, &self.node, jobs).await
+        pulse::note_watched(&self.pool, &self.node, jobs).await
     }
 
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
@@ -135,7 +136,7 @@ impl Store for PostgresStore {
 
     async fn probe(&self) -> Result<(), StoreError> {
         let asked = Instant::now();
-        let at = write::pulse(&self.pool, &self.node).await?;
+        let at = pulse::pulse(&self.pool, &self.node).await?;
         self.clock.read(asked, at);
         Ok(())
     }

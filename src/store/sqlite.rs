@@ -3,6 +3,7 @@
 //! Write-ahead log with `synchronous=FULL`: an answered write survives power loss. The database file is locked, and a
 //! second gateway on it refuses to start.
 
+mod pulse;
 mod read;
 mod write;
 
@@ -141,7 +142,7 @@ impl Store for SqliteStore {
         let now = self.now();
         let jobs: Vec<(JobId, i64)> = jobs.iter().map(|(id, ms)| (*id, now.plus_millis(*ms).as_millis())).collect();
         let mut writer = self.writer.lock().await;
-        write::note_watched(&mut writer, &jobs).await
+        pulse::note_watched(&mut writer, &jobs).await
     }
 
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
@@ -164,7 +165,7 @@ impl Store for SqliteStore {
         let now = self.now();
         let mut writer = self.writer.lock().await;
         let mut transaction = writer.begin_with("begin immediate").await?;
-        write::pulse(&mut transaction, now).await?;
+        pulse::pulse(&mut transaction, now).await?;
         transaction.commit().await?;
         Ok(())
     }

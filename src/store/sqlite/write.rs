@@ -5,7 +5,7 @@ use sqlx::SqliteConnection;
 
 use crate::domain::{JobId, Timestamp, rules};
 use crate::store::row::{policy_text, progress_text, text};
-use crate::store::{Batch, Change, Committed, IDEMPOTENCY_MS, OUTAGE_MS, StoreError, UniqueKey, Waiting};
+use crate::store::{Batch, Change, Committed, IDEMPOTENCY_MS, StoreError, UniqueKey, Waiting};
 
 /// Carries the batch out. `false`: a guard failed, and the transaction must be rolled back.
 pub(super) async fn commit(
@@ -31,7 +31,11 @@ pub(super) async fn commit(
 }
 
 /// Runs `sql`, whose only parameter is `rows` as a JSON array. Returns how many rows it changed.
-async fn run(connection: &mut SqliteConnection, sql: &'static str, rows: &[impl Serialize]) -> Result<u64, StoreError> {
+pub(super) async fn run(
+    connection: &mut SqliteConnection,
+    sql: &'static str,
+    rows: &[impl Serialize],
+) -> Result<u64, StoreError> {
     if rows.is_empty() {
         return Ok(0);
     }
@@ -399,39 +403,4 @@ pub(super) async fn remove(connection: &mut SqliteConnection, jobs: &[(JobId, u6
         run(connection, sql, &removed).await?;
     }
     Ok(Committed::of_removed(removed))
-}
-
-/// `jobs`: ids, and when each is cancelled unless it is watched again.
-pub(super) async fn note_watched(connection: &mut SqliteConnection, jobs: &[(JobId, i64)]) -> Result<(), StoreError> {
-    // Only of jobs that live: a watcher may be slower to go than its job.
-    run(
-        connection,
-        "insert into watches (job_id, node, cancel_at)
-         select value ->> 0, 'embedded', value ->> 1 from json_each(?)
-         where exists (select 1 from jobs where job_id = value ->> 0 and finished_at is null)
-         on conflict (job_id, node) do update set cancel_at = excluded.cancel_at",
-        jobs,
-    )
-    .await?;
-    Ok(())
-}
-
-/// Writes the pulse. After an outage live leases are extended by it.
-pub(super) async fn pulse(connection: &mut SqliteConnection, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(
-        "update leases set expires_at = expires_at + (?1 - last.alive_at)
-         from (select max(alive_at) as alive_at from nodes) as last
-         where last.alive_at < ?1 - ?2 and expires_at > last.alive_at",
-    )
-    .bind(now.as_millis())
-    .bind(OUTAGE_MS as i64)
-    .execute(&mut *connection)
-    .await?;
-    sqlx::query(
-        "insert into nodes (node, alive_at) values ('embedded', ?1) on conflict (node) do update set alive_at = ?1",
-    )
-    .bind(now.as_millis())
-    .execute(&mut *connection)
-    .await?;
-    Ok(())
 }
