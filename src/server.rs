@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, debug, info, info_span, warn};
 
 use crate::http::{App, Live};
-use activity::Activity;
+use activity::{Activity, Watched};
 use patient::Patient;
 
 /// A peer that takes no byte for this long is gone.
@@ -112,11 +112,11 @@ async fn connection(socket: TcpStream, app: App, settings: ServerSettings, mut d
         let being_answered = requests.begin_request();
         async move {
             let response = app.answer(request).await;
-            if let Some(live) = response.extensions().get::<Live>() {
+            let stream = response.extensions().get::<Live>().map(|live| {
                 debug!(job.id = %live.job, cursor = live.cursor, "a stream begins");
-                being_answered.becomes_stream();
-            }
-            Ok::<_, Infallible>(response)
+                being_answered.becomes_stream()
+            });
+            Ok::<_, Infallible>(response.map(|body| Watched::new(body, stream)))
         }
     });
     let connection = http1::Builder::new()
