@@ -3,7 +3,7 @@
 //! Each function is given the job as it stands under its lock (or its guard), and the time, and answers with what the
 //! log gains. None of them stores anything; the caller commits the whole [`Step`] or nothing.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Event, EventType, Job, JobId, Json, Limits, NewEvent, Policy, Refusal, Spec, State, Timestamp};
 
@@ -152,8 +152,7 @@ fn append_one(
         ));
     }
     let event = match &new.kind {
-        // With a cancel asked for, only `completed` still wins: a failure is the run giving way.
-        EventType::Failed if job.cancel_requested => cancelled_with(job, now, Value::Object(new.data.clone())),
+        EventType::Failed => failure(job, now, Value::Object(new.data.clone())),
         // Who stops because he was asked to need not know why.
         EventType::Cancelled if job.cancel_requested && !new.data.contains_key("reason") => {
             new.with_field("reason", job.cancel_reason.clone().into()).stamp(job, now)
@@ -254,18 +253,12 @@ pub fn overdue(record: &Record, clocks: &Clocks, now: Timestamp) -> Option<Step>
         push(EventType::Expired, json!({"reason": "deadline"}));
     } else if deadline_passed {
         let error = fail("deadline", "the job did not end before its deadline");
-        match job.cancel_requested {
-            true => step.push(cancelled_with(job, now, error)).expect("the job has not ended"),
-            false => push(EventType::Failed, error),
-        }
+        step.push(failure(job, now, error)).expect("the job has not ended");
     } else if job.started_at.is_none() && passed(policy.ttl_ms.map(|ms| job.run_at.plus_millis(ms))) {
         push(EventType::Expired, json!({"reason": "ttl"}));
     } else if running && job.tracked && passed(clocks.expires_at) {
         let error = fail("timed_out", "its runner was silent for longer than timeout_ms");
-        match job.cancel_requested {
-            true => step.push(cancelled_with(job, now, error)).expect("the job has not ended"),
-            false => push(EventType::Failed, error),
-        }
+        step.push(failure(job, now, error)).expect("the job has not ended");
     } else if passed(clocks.unwatched_at) && !job.cancel_requested {
         return match cancel(record, Some("unwatched"), DEFAULT_GRACE_MS, GATEWAY, now) {
             Ok(Cancel::Done(step)) => Some(*step),
@@ -277,12 +270,14 @@ pub fn overdue(record: &Record, clocks: &Clocks, now: Timestamp) -> Option<Step>
     Some(step)
 }
 
-/// The end of a run that was asked to stop and failed: cancelled, with the error kept.
-fn cancelled_with(job: &Job, at: Timestamp, error: Value) -> Event {
-    let mut data = Map::new();
-    data.insert("reason".to_owned(), job.cancel_reason.clone().into());
-    data.insert("error".to_owned(), error);
-    Event { seq: job.seq + 1, kind: EventType::Cancelled, at, attempt: job.attempt, data: Json::from_map(&data) }
+/// The end of a run that failed. With a cancel asked for, only `completed` still wins: a failure is then the run giving
+/// way, and ends the job as cancelled, with the error kept.
+fn failure(job: &Job, at: Timestamp, error: Value) -> Event {
+    let (kind, data) = match job.cancel_requested {
+        true => (EventType::Cancelled, json!({"reason": job.cancel_reason, "error": error})),
+        false => (EventType::Failed, error),
+    };
+    Event { seq: job.seq + 1, kind, at, attempt: job.attempt, data: Json::from_value(&data) }
 }
 
 #[cfg(test)]

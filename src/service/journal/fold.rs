@@ -144,11 +144,6 @@ impl<'a> Fold<'a> {
         JobId::mint(Timestamp::from_millis((minted >> 12) as i64), random)
     }
 
-    /// The time for a job's next event: its log never runs backwards.
-    fn at(&self, job: &Job) -> Timestamp {
-        self.now.max(job.updated_at)
-    }
-
     /// The answer that was given to the same request before; `Err` if the body was another one.
     fn remembered(&self, idempotency: Option<&Idempotency>) -> Option<Result<Json, Refusal>> {
         let idempotency = idempotency?;
@@ -196,8 +191,8 @@ impl<'a> Fold<'a> {
                 let job = Some(Box::new(entry.step.record.job.clone()));
                 return Queued { id: live, job, created: false, replaced: None };
             }
-            let at = self.now.max(entry.step.record.job.updated_at);
-            let step = rules::replace(&entry.step.record, id, at).expect("a live job can be cancelled");
+            let step =
+                rules::replace(&entry.step.record, id, entry.next_at(self.now)).expect("a live job can be cancelled");
             entry.take(step);
             replaced = Some(live);
         }
@@ -255,7 +250,7 @@ impl<'a> Fold<'a> {
             };
         }
         let before = (record.clone(), entry.step.events.len(), entry.step.result.clone());
-        let at = now.max(record.job.updated_at);
+        let at = entry.next_at(now);
         if let Err((index, refusal)) = rules::append(&mut entry.step, events, body_hash, at, self.limits) {
             if !keep_before_refused {
                 entry.step.record = before.0;
@@ -278,28 +273,23 @@ impl<'a> Fold<'a> {
         let Some(entry) = self.entries.get_mut(&id) else {
             return refuse(id, Refusal::JobNotFound);
         };
-        let at = self.now.max(entry.step.record.job.updated_at);
-        match rules::cancel(&entry.step.record, reason, grace_ms, by, at) {
+        match rules::cancel(&entry.step.record, reason, grace_ms, by, entry.next_at(self.now)) {
             Err(refusal) => return refuse(id, refusal),
             Ok(Cancel::Already) => {
                 return Outcome::Cancelled(id, CancelAnswer::Already(Box::new(entry.step.record.job.clone())));
             }
             Ok(Cancel::Shorten) => entry.ask_to_stop_within(grace_ms),
-            Ok(Cancel::Done(step)) => {
-                entry.take(*step);
-                if entry.step.record.job.cancel_requested && !entry.step.record.job.state.is_terminal() {
-                    entry.ask_to_stop_within(grace_ms);
-                }
-            }
+            Ok(Cancel::Done(step)) => entry.take_cancel(*step, grace_ms),
         }
         Outcome::Cancelled(id, CancelAnswer::Accepted(Box::new(entry.step.record.job.clone())))
     }
 
     fn retry(&mut self, id: JobId, by: &str) -> Outcome {
-        let Some(record) = self.entries.get(&id).map(|entry| entry.step.record.clone()) else {
+        let Some(entry) = self.entries.get(&id) else {
             return refuse(id, Refusal::JobNotFound);
         };
-        let step = match rules::retry(&record, by, self.at(&record.job)) {
+        let record = entry.step.record.clone();
+        let step = match rules::retry(&record, by, entry.next_at(self.now)) {
             Ok(step) => step,
             Err(refusal) => return refuse(id, refusal),
         };
@@ -326,12 +316,8 @@ impl<'a> Fold<'a> {
             if entry.lease.renew_ms.is_some() {
                 clocks.expires_at = None;
             }
-            let at = now.max(entry.step.record.job.updated_at);
-            if let Some(step) = rules::overdue(&entry.step.record, &clocks, at) {
-                entry.take(step);
-                if entry.step.record.job.cancel_requested && !entry.step.record.job.state.is_terminal() {
-                    entry.ask_to_stop_within(rules::DEFAULT_GRACE_MS);
-                }
+            if let Some(step) = rules::overdue(&entry.step.record, &clocks, entry.next_at(now)) {
+                entry.take_cancel(step, rules::DEFAULT_GRACE_MS);
             }
         }
         Outcome::Swept(id)
@@ -345,6 +331,20 @@ impl Entry {
         self.step.events.extend(step.events);
         self.step.result = step.result.or(self.step.result.take());
         self.close_if_ended();
+    }
+
+    /// As [`Entry::take`], for a step that may have asked the runner to stop.
+    fn take_cancel(&mut self, step: Step, grace_ms: u64) {
+        self.take(step);
+        let job = &self.step.record.job;
+        if job.cancel_requested && !job.state.is_terminal() {
+            self.ask_to_stop_within(grace_ms);
+        }
+    }
+
+    /// The time for the job's next event: its log never runs backwards.
+    fn next_at(&self, now: Timestamp) -> Timestamp {
+        now.max(self.step.record.job.updated_at)
     }
 
     fn close_if_ended(&mut self) {
