@@ -128,7 +128,9 @@ impl Store for PostgresStore {
     }
 
     fn committers(&self) -> usize {
-        2
+        // Two for what happens to jobs. New jobs come by themselves: neither kind waits for the other's statements, and
+        // each batch is one statement.
+        3
     }
 
     async fn resolve(&self, lookup: &Lookup) -> Result<Resolved, StoreError> {
