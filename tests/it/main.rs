@@ -9,6 +9,7 @@ mod cli;
 mod cli_enqueue;
 mod cli_run;
 mod cli_watch;
+mod cli_work;
 mod connect;
 mod delete;
 mod enqueue;
