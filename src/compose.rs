@@ -68,6 +68,7 @@ pub async fn serve(settings: ServeSettings, ready: impl FnOnce(SocketAddr)) -> R
     let address = listener.local_addr().map_err(|error| StartError::Listen(settings.listen.clone(), error))?;
     let store = open_store(&settings).await?;
     let (gateway, committers) = Gateway::start(store, settings.limits, settings.service);
+    gateway.read_defaults().await?;
     let maintenance = tokio::spawn(maintain(gateway.clone()));
     let app = App::new(gateway.clone(), settings.http);
     ready(address);

@@ -30,7 +30,9 @@ pub use job::{Job, Progress, State};
 pub use json::{Json, ParseError, body_hash, parse_json};
 pub use lease::LeaseSecret;
 pub use limits::Limits;
-pub use queue::{Defaults, Pause, QueueSettings, RateLimit, Selection, SettingsPatch, parse_pause};
+pub use queue::{
+    Defaults, Pause, Queue, QueueChange, QueueCounts, QueueSettings, RateLimit, Selection, SettingsPatch, parse_pause,
+};
 pub use refusal::Refusal;
 pub use rules::{Clocks, Ending, Handouts, Record};
 pub use spec::{Backoff, OnConflict, Policy, QueueName, Spec};

@@ -11,6 +11,7 @@ mod follow;
 mod gateway;
 mod journal;
 pub mod maintenance;
+mod queues;
 mod reads;
 
 pub use claims::Delivery;

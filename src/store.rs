@@ -26,7 +26,9 @@ pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
 
 use crate::domain::rules::Step;
-use crate::domain::{Clocks, Event, Job, JobId, Json, LeaseSecret, QueueName, Record, State, Timestamp};
+use crate::domain::{
+    Clocks, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, Record, State, Timestamp,
+};
 
 /// What both stores can do. Every method is one statement or one named transaction.
 #[async_trait]
@@ -67,6 +69,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists jobs, newest first.
     async fn list(&self, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError>;
+
+    /// Queues with their counts, by name: all of them, or one.
+    async fn queues(&self, only: Option<&QueueName>) -> Result<Vec<Queue>, StoreError>;
+
+    /// What queues give to specs that leave it out; a queue that is missing gives nothing. Cheap.
+    async fn queue_defaults(&self) -> Result<Vec<(QueueName, Defaults)>, StoreError>;
+
+    /// Changes a queue under its lock; `false`: there is no such queue, and the change makes none.
+    async fn change_queue(&self, name: &QueueName, change: &QueueChange) -> Result<bool, StoreError>;
 
     /// Notes that jobs are watched on this node: unless it is said again, each is cancelled after its number of
     /// milliseconds from now.

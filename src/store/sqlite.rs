@@ -5,6 +5,7 @@
 
 mod claim;
 mod pulse;
+mod queues;
 mod read;
 mod write;
 
@@ -23,7 +24,7 @@ use super::{
     Batch, Claimed, Commit, Committed, EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Resolved, Store,
     StoreError, Wish, schema,
 };
-use crate::domain::{Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp};
+use crate::domain::{Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, Timestamp};
 
 const MIGRATIONS: &[(&str, &str)] =
     &[("spine", include_str!("sqlite/0001_spine.sql")), ("queue", include_str!("sqlite/0002_queue.sql"))];
@@ -167,6 +168,22 @@ impl Store for SqliteStore {
 
     async fn list(&self, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError> {
         read::list(&self.readers, filter, limit).await
+    }
+
+    async fn queues(&self, only: Option<&QueueName>) -> Result<Vec<Queue>, StoreError> {
+        queues::queues(&self.readers, only, self.now()).await
+    }
+
+    async fn queue_defaults(&self) -> Result<Vec<(QueueName, Defaults)>, StoreError> {
+        queues::queue_defaults(&self.readers).await
+    }
+
+    async fn change_queue(&self, name: &QueueName, change: &QueueChange) -> Result<bool, StoreError> {
+        let mut writer = self.writer.lock().await;
+        let mut transaction = writer.begin_with("begin immediate").await?;
+        let changed = queues::change_queue(&mut transaction, name, change).await?;
+        transaction.commit().await?;
+        Ok(changed)
     }
 
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
