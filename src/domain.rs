@@ -20,6 +20,7 @@ mod queue;
 mod refusal;
 pub mod rules;
 mod spec;
+mod statistics;
 mod time;
 
 pub use cancel::CancelRequest;
@@ -36,4 +37,5 @@ pub use queue::{
 pub use refusal::Refusal;
 pub use rules::{Clocks, Ending, Handouts, Record};
 pub use spec::{Backoff, OnConflict, Policy, QueueName, Spec};
+pub use statistics::{Observation, Percentiles, QueueSlot, QueueStatistics, Tally, observe, oldest_slot, slot_of};
 pub use time::Timestamp;

@@ -20,6 +20,7 @@ pub use error::ServiceError;
 pub use follow::{Cursor, Follow, Opening, Reader, ResetReason, Step};
 pub use gateway::{Gateway, Settings};
 pub use journal::{Appended, CancelAnswer};
+pub use queues::QueueReport;
 pub use reads::{EventPage, JobPage};
 
 pub use crate::store::{Idempotency, Taken};

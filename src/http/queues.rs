@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::extract::{Params, QueuePath, json_body, no_fields, optional_json_body};
 use super::{ANYBODY, Api, ApiResult, json_response, schema};
-use crate::domain::{Queue, SettingsPatch, parse_pause};
+use crate::domain::{SettingsPatch, parse_pause};
+use crate::service::QueueReport;
 
 /// How a queue stands changes by the moment.
 fn answer(body: &impl Serialize) -> Response {
@@ -18,7 +19,7 @@ fn answer(body: &impl Serialize) -> Response {
 
 #[derive(Serialize)]
 struct QueuesBody {
-    queues: Vec<Queue>,
+    queues: Vec<QueueReport>,
 }
 
 /// All queues, by name: settings, counts, how long jobs wait and run.

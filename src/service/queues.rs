@@ -1,24 +1,61 @@
 //! Queues: how they stand, and what an operator changes about them.
 
+mod statistics;
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
 use super::{Gateway, ServiceError};
 use crate::bus::News;
-use crate::domain::{Pause, Queue, QueueChange, QueueName, Refusal, SettingsPatch};
+use crate::domain::{
+    Pause, Queue, QueueChange, QueueName, QueueSlot, QueueStatistics, Refusal, SettingsPatch, oldest_slot,
+};
+pub(super) use statistics::Statistics;
+
+/// How a queue stands, and how it has been doing.
+#[derive(Debug, Serialize)]
+pub struct QueueReport {
+    /// Settings and counts.
+    #[serde(flatten)]
+    pub queue: Queue,
+    /// The last minutes, all nodes together.
+    #[serde(flatten)]
+    pub statistics: QueueStatistics,
+}
 
 impl Gateway {
     /// All queues, by name.
-    pub async fn queues(&self) -> Result<Vec<Queue>, ServiceError> {
-        Ok(self.inner.store.queues(None).await?)
+    pub async fn queues(&self) -> Result<Vec<QueueReport>, ServiceError> {
+        let queues = self.inner.store.queues(None).await?;
+        self.report(queues).await
     }
 
     /// One queue.
-    pub async fn queue(&self, name: &QueueName) -> Result<Queue, ServiceError> {
-        let found = self.inner.store.queues(Some(name)).await?.pop();
-        found.ok_or_else(|| Refusal::QueueNotFound.into())
+    pub async fn queue(&self, name: &QueueName) -> Result<QueueReport, ServiceError> {
+        let found = self.inner.store.queues(Some(name)).await?;
+        self.report(found).await?.pop().ok_or_else(|| Refusal::QueueNotFound.into())
+    }
+
+    /// Adds what this node saw, and what others stored.
+    async fn report(&self, queues: Vec<Queue>) -> Result<Vec<QueueReport>, ServiceError> {
+        let now = self.now();
+        let names: Vec<&QueueName> = queues.iter().map(|queue| &queue.name).collect();
+        let mut slots: HashMap<QueueName, Vec<_>> = HashMap::new();
+        for QueueSlot { queue, slot, tally } in self.inner.store.statistics(&names, oldest_slot(now)).await? {
+            slots.entry(queue).or_default().push((slot, tally));
+        }
+        let report = |queue: Queue| {
+            let mut slots = slots.remove(&queue.name).unwrap_or_default();
+            slots.extend(self.inner.statistics.of(&queue.name));
+            QueueReport { statistics: QueueStatistics::of(&slots, now), queue }
+        };
+        Ok(queues.into_iter().map(report).collect())
     }
 
     /// Changes settings; a queue that is not there comes into being. Durable on return, and true for everything that is
     /// enqueued through this node from then on; through others within a second.
-    pub async fn set_queue(&self, name: &QueueName, patch: SettingsPatch) -> Result<Queue, ServiceError> {
+    pub async fn set_queue(&self, name: &QueueName, patch: SettingsPatch) -> Result<QueueReport, ServiceError> {
         self.change_queue(name, QueueChange::Set(patch)).await
     }
 
@@ -28,17 +65,17 @@ impl Gateway {
         name: &QueueName,
         by: String,
         reason: Option<String>,
-    ) -> Result<Queue, ServiceError> {
+    ) -> Result<QueueReport, ServiceError> {
         let pause = Pause { by, reason, at: self.now() };
         self.change_queue(name, QueueChange::Pause(pause)).await
     }
 
     /// Hands out again.
-    pub async fn resume_queue(&self, name: &QueueName) -> Result<Queue, ServiceError> {
+    pub async fn resume_queue(&self, name: &QueueName) -> Result<QueueReport, ServiceError> {
         self.change_queue(name, QueueChange::Resume).await
     }
 
-    async fn change_queue(&self, name: &QueueName, change: QueueChange) -> Result<Queue, ServiceError> {
+    async fn change_queue(&self, name: &QueueName, change: QueueChange) -> Result<QueueReport, ServiceError> {
         if !self.inner.store.change_queue(name, &change).await? {
             return Err(Refusal::QueueNotFound.into());
         }

@@ -21,7 +21,9 @@ use super::{
     Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish,
     is_conflict, schema,
 };
-use crate::domain::{Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, Timestamp};
+use crate::domain::{
+    Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+};
 
 const MIGRATIONS: &[(&str, &str)] =
     &[("spine", include_str!("postgres/0001_spine.sql")), ("queue", include_str!("postgres/0002_queue.sql"))];
@@ -184,6 +186,14 @@ impl Store for PostgresStore {
 
     async fn change_queue(&self, name: &QueueName, change: &QueueChange) -> Result<bool, StoreError> {
         queues::change_queue(&self.pool, name, change).await
+    }
+
+    async fn store_statistics(&self, slots: &[QueueSlot]) -> Result<(), StoreError> {
+        queues::store_statistics(&self.pool, &self.node, slots).await
+    }
+
+    async fn statistics(&self, queues: &[&QueueName], since: i64) -> Result<Vec<QueueSlot>, StoreError> {
+        queues::statistics(&self.pool, &self.node, queues, since).await
     }
 
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::domain::dispatch::QueueState;
 use crate::domain::{
     Clocks, Defaults, Ending, Event, EventType, Handouts, Job, JobId, Json, Pause, Policy, Queue, QueueCounts,
-    QueueName, QueueSettings, Record, State, Timestamp,
+    QueueName, QueueSettings, QueueSlot, Record, State, Tally, Timestamp,
 };
 
 use super::{StoreError, Taken};
@@ -180,6 +180,17 @@ pub(super) fn queue(row: &impl Columns) -> Result<Queue, StoreError> {
         },
         oldest_queued_at: row.instant("oldest_queued_at")?,
     })
+}
+
+/// A tally as it is stored.
+pub(super) fn tally_text(tally: &Tally) -> String {
+    serde_json::to_string(tally).expect("numbers make string keys")
+}
+
+/// A slot of statistics from `queue`, `slot` and `data`.
+pub(super) fn queue_slot(row: &impl Columns) -> Result<QueueSlot, StoreError> {
+    let tally = row.text("data")?.and_then(|text| serde_json::from_str(&text).ok());
+    Ok(QueueSlot { queue: queue_name(row)?, slot: there(row.integer("slot")?, "slot")?, tally: there(tally, "tally")? })
 }
 
 /// The lanes served last, as they are stored.

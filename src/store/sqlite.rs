@@ -7,6 +7,7 @@ mod claim;
 mod pulse;
 mod queues;
 mod read;
+mod tidy;
 mod write;
 
 use std::fs::File;
@@ -21,10 +22,11 @@ use sqlx::{ConnectOptions, Connection};
 use tokio::sync::Mutex;
 
 use super::{
-    Batch, Claimed, Commit, Committed, EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Resolved, Store,
-    StoreError, Wish, schema,
+    Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish, schema,
 };
-use crate::domain::{Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, Timestamp};
+use crate::domain::{
+    Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+};
 
 const MIGRATIONS: &[(&str, &str)] =
     &[("spine", include_str!("sqlite/0001_spine.sql")), ("queue", include_str!("sqlite/0002_queue.sql"))];
@@ -37,6 +39,8 @@ pub struct SqliteStore {
     readers: SqlitePool,
     epoch: String,
     lease_secret: LeaseSecret,
+    /// This life of the gateway: what an earlier one said of itself stays apart.
+    node: String,
     /// Locked as long as this store lives.
     _lock: File,
 }
@@ -72,7 +76,8 @@ impl SqliteStore {
             .test_before_acquire(false)
             .connect_with(options.create_if_missing(false).read_only(true))
             .await?;
-        let store = Self { writer: Mutex::new(writer), readers, epoch, lease_secret, _lock: lock };
+        let node = format!("{:016x}", rand::random::<u64>());
+        let store = Self { writer: Mutex::new(writer), readers, epoch, lease_secret, node, _lock: lock };
         store.probe().await?;
         Ok(store)
     }
@@ -186,6 +191,15 @@ impl Store for SqliteStore {
         Ok(changed)
     }
 
+    async fn store_statistics(&self, slots: &[QueueSlot]) -> Result<(), StoreError> {
+        let mut writer = self.writer.lock().await;
+        queues::store_statistics(&mut writer, &self.node, slots).await
+    }
+
+    async fn statistics(&self, queues: &[&QueueName], since: i64) -> Result<Vec<QueueSlot>, StoreError> {
+        queues::statistics(&self.readers, &self.node, queues, since).await
+    }
+
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
         let now = self.now();
         let jobs: Vec<(JobId, i64)> = jobs.iter().map(|(id, ms)| (*id, now.plus_millis(*ms).as_millis())).collect();
@@ -203,9 +217,11 @@ impl Store for SqliteStore {
     }
 
     async fn tidy(&self, _keep_ms: u64) -> Result<(), StoreError> {
-        let before = self.now().as_millis() - IDEMPOTENCY_MS as i64;
+        let now = self.now();
         let mut writer = self.writer.lock().await;
-        sqlx::query("delete from idempotency where created_at < ?").bind(before).execute(&mut *writer).await?;
+        let mut transaction = writer.begin_with("begin immediate").await?;
+        tidy::tidy(&mut transaction, now).await?;
+        transaction.commit().await?;
         Ok(())
     }
 

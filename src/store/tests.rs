@@ -5,7 +5,9 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use super::*;
 use crate::domain::rules::{self, Step};
-use crate::domain::{ClaimRequest, Limits, NewEvent, Pause, QueueCounts, SettingsPatch, Spec};
+use crate::domain::{
+    ClaimRequest, Limits, NewEvent, Observation, Pause, QueueCounts, SettingsPatch, Spec, Tally, slot_of,
+};
 
 /// A store under test, and what goes with it.
 struct Bench {
@@ -32,6 +34,23 @@ impl Place {
             Self::Directory(path) => Box::new(SqliteStore::open(&path.join("test.db"), 2).await?),
             Self::Database { url } => Box::new(PostgresStore::connect(url, 4).await?),
         })
+    }
+
+    /// Reads a column past the store.
+    async fn texts(&self, sqlite: &str, postgres: &str) -> Vec<String> {
+        match self {
+            Self::Directory(path) => {
+                let url = format!("sqlite:{}", path.join("test.db").display());
+                let mut connection = sqlx::SqliteConnection::connect(&url).await.expect("the file opens");
+                let query = sqlx::query_scalar(AssertSqlSafe(sqlite.to_owned()));
+                query.fetch_all(&mut connection).await.expect("right SQL")
+            }
+            Self::Database { url } => {
+                let mut connection = PgConnection::connect(url).await.expect("Postgres answers");
+                let query = sqlx::query_scalar(AssertSqlSafe(postgres.to_owned()));
+                query.fetch_all(&mut connection).await.expect("right SQL")
+            }
+        }
     }
 
     /// Runs SQL past the store.
@@ -590,6 +609,64 @@ fn changes_of_a_queue_are_kept_and_bind_the_next_claim() {
             assert_eq!(bench.claim(json!({"max": 9})).await.len(), 1, "a new rate begins anew");
             change(set(json!({"concurrency": 6}))).await;
             assert_eq!(bench.claim(json!({"max": 9})).await.len(), 0, "and no other setting gives it more room");
+        }
+    });
+}
+
+#[test]
+fn statistics_are_those_of_other_nodes_and_earlier_lives() {
+    on_both(async |bench| {
+        let name = |name| QueueName::parse(name).expect("a right name");
+        let slot = |queue, slot, runs: u64| {
+            let mut tally = Tally::default();
+            (0..runs).for_each(|ms| tally.add(&Observation { ran_ms: Some(ms), finished: true, waited_ms: None }));
+            QueueSlot { queue: name(queue), slot, tally }
+        };
+        let now = slot_of(bench.store.now());
+        bench.store.store_statistics(&[slot("a", now, 1), slot("b", now, 5)]).await.expect("the store works");
+        bench.store.store_statistics(&[slot("a", now, 2), slot("a", now - 1, 3)]).await.expect("the store works");
+        bench.store.store_statistics(&[slot("a", now - 90, 4)]).await.expect("the store works");
+        let read = async |store: &dyn Store, queues: &[&QueueName], since| {
+            let mut slots = store.statistics(queues, since).await.expect("the store works");
+            slots.sort_by_key(|slot| slot.slot);
+            slots
+        };
+        let (a, b, other) = (name("a"), name("b"), name("other"));
+        assert_eq!(read(&*bench.store, &[&a, &b], 0).await, [], "its own are known to the node itself");
+        drop(bench.store);
+        let store = bench.place.open().await.expect("it opens again");
+        let kept = [slot("a", now - 1, 3), slot("a", now, 2)];
+        assert_eq!(read(&*store, &[&a, &other], now - 1).await, kept);
+        assert_eq!(read(&*store, &[&b], now).await, [slot("b", now, 5)]);
+        store.store_statistics(&[slot("a", now, 9)]).await.expect("the store works");
+        assert_eq!(read(&*store, &[&a], now).await, kept[1..], "each life has its own");
+        store.tidy(u64::MAX).await.expect("the store works");
+        assert_eq!(read(&*store, &[&a], 0).await, kept, "what is too old is gone");
+    });
+}
+
+#[test]
+fn rates_and_workers_of_the_past_are_forgotten() {
+    on_both(async |bench| {
+        let rates = "rates (queue, lane, ahead_until) values ('q', 'past', 1), ('q', 'future', 9000000000000000)";
+        let workers = |old: &str, new: &str| {
+            let row = |worker: &str, at: &str| format!("('{worker}', 'n', '[]', '[]', {at})");
+            let rows = format!("{}, {}", row("past", old), row("future", new));
+            format!("workers (worker, node, queues, kinds, seen_at) values {rows}")
+        };
+        let pg_workers = workers("now() - interval '2 h'", "now()");
+        bench.place.execute(&format!("insert into {rates}"), &format!("insert into milepost.{rates}")).await;
+        bench
+            .place
+            .execute(
+                &format!("insert into {}", workers("1", "9000000000000")),
+                &format!("insert into milepost.{pg_workers}"),
+            )
+            .await;
+        bench.store.tidy(u64::MAX).await.expect("the store works");
+        for (name, table) in [("lane", "rates"), ("worker", "workers")] {
+            let select = |schema: &str| format!("select {name} from {schema}{table}");
+            assert_eq!(bench.place.texts(&select(""), &select("milepost.")).await, ["future"], "{table}");
         }
     });
 }

@@ -2,7 +2,7 @@
 
 use sqlx::postgres::PgPool;
 
-use crate::domain::{Defaults, Queue, QueueChange, QueueName, Timestamp};
+use crate::domain::{Defaults, Queue, QueueChange, QueueName, QueueSlot, Timestamp};
 use crate::store::StoreError;
 use crate::store::row;
 
@@ -77,4 +77,37 @@ pub(super) async fn change_queue(pool: &PgPool, name: &QueueName, change: &Queue
     }
     transaction.commit().await?;
     Ok(true)
+}
+
+/// In the order of the key: two flushes of one node may overlap after all.
+pub(super) async fn store_statistics(pool: &PgPool, node: &str, slots: &[QueueSlot]) -> Result<(), StoreError> {
+    sqlx::query(
+        "insert into queue_stats (queue, slot, node, data)
+         select queue, slot, $4, data::json from unnest($1::text[], $2::bigint[], $3::text[]) as s (queue, slot, data)
+         order by queue, slot
+         on conflict (queue, slot, node) do update set data = excluded.data",
+    )
+    .bind(slots.iter().map(|slot| slot.queue.as_str()).collect::<Vec<_>>())
+    .bind(slots.iter().map(|slot| slot.slot).collect::<Vec<_>>())
+    .bind(slots.iter().map(|slot| row::tally_text(&slot.tally)).collect::<Vec<_>>())
+    .bind(node)
+    .execute(pool)
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn statistics(
+    pool: &PgPool,
+    node: &str,
+    queues: &[&QueueName],
+    since: i64,
+) -> Result<Vec<QueueSlot>, StoreError> {
+    let rows =
+        sqlx::query("select queue, slot, data from queue_stats where queue = any($1) and slot >= $2 and node <> $3")
+            .bind(queues.iter().map(|queue| queue.as_str()).collect::<Vec<_>>())
+            .bind(since)
+            .bind(node)
+            .fetch_all(pool)
+            .await?;
+    rows.iter().map(row::queue_slot).collect()
 }

@@ -1,8 +1,10 @@
 //! Queues, as operators see and change them.
 
+use serde_json::json;
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 
-use crate::domain::{Defaults, Queue, QueueChange, QueueName, Timestamp};
+use super::write::run;
+use crate::domain::{Defaults, Queue, QueueChange, QueueName, QueueSlot, Timestamp};
 use crate::store::StoreError;
 use crate::store::row;
 
@@ -79,4 +81,40 @@ pub(super) async fn change_queue(
         sqlx::query("delete from rates where queue = ?").bind(name.as_str()).execute(connection).await?;
     }
     Ok(true)
+}
+
+pub(super) async fn store_statistics(
+    connection: &mut SqliteConnection,
+    node: &str,
+    slots: &[QueueSlot],
+) -> Result<(), StoreError> {
+    let rows: Vec<(&QueueName, i64, &str, String)> =
+        slots.iter().map(|slot| (&slot.queue, slot.slot, node, row::tally_text(&slot.tally))).collect();
+    run(
+        connection,
+        "insert into queue_stats (queue, slot, node, data)
+         select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from json_each(?) where true
+         on conflict (queue, slot, node) do update set data = excluded.data",
+        &rows,
+    )
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn statistics(
+    pool: &SqlitePool,
+    node: &str,
+    queues: &[&QueueName],
+    since: i64,
+) -> Result<Vec<QueueSlot>, StoreError> {
+    let rows = sqlx::query(
+        "select queue, slot, data from queue_stats
+         where queue in (select value from json_each(?)) and slot >= ? and node <> ?",
+    )
+    .bind(json!(queues).to_string())
+    .bind(since)
+    .bind(node)
+    .fetch_all(pool)
+    .await?;
+    rows.iter().map(row::queue_slot).collect()
 }
