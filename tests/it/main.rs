@@ -25,6 +25,7 @@ mod outcome;
 mod output;
 mod poll;
 mod progress;
+mod queue_statistics;
 mod readme;
 mod result;
 mod resume;
