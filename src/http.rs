@@ -6,6 +6,7 @@
 mod access;
 mod append;
 mod assets;
+mod backlog;
 mod claims;
 mod error;
 mod events;
@@ -129,6 +130,8 @@ impl Gateway {
             .routes(routes!(jobs::cancel_job))
             .routes(routes!(jobs::retry_job))
             .routes(routes!(claims::claim_jobs))
+            .routes(routes!(backlog::purge_queue))
+            .routes(routes!(backlog::redrive_queue))
             .routes(routes!(operations::get_livez))
             .routes(routes!(operations::get_readyz))
             .routes(routes!(operations::get_openapi))

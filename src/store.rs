@@ -6,6 +6,7 @@
 //!
 //! Two implementations with the same behaviour: [`PostgresStore`] for production, [`SqliteStore`] embedded.
 
+mod backlog;
 mod claim;
 mod clock;
 mod error;
@@ -19,6 +20,7 @@ mod tests;
 
 use async_trait::async_trait;
 
+pub use backlog::{Backlog, BacklogExtent, BacklogPart, BacklogRange};
 pub use claim::{Claimed, Taken, Wish, WishAnswer};
 pub use error::StoreError;
 use error::is_conflict;
@@ -67,6 +69,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists jobs, newest first.
     async fn list(&self, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError>;
+
+    /// How far a queue's backlog reaches.
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError>;
+
+    /// Jobs of a backlog, oldest first.
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError>;
 
     /// Notes that jobs are watched on this node: unless it is said again, each is cancelled after its number of
     /// milliseconds from now.

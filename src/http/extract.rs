@@ -14,7 +14,7 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
-use crate::domain::{JobId, ParseError, Refusal, Timestamp, body_hash, parse_json};
+use crate::domain::{JobId, ParseError, QueueName, Refusal, Timestamp, body_hash, parse_json};
 use crate::service::{Cursor, Idempotency};
 use crate::store::RequestKey;
 
@@ -29,6 +29,20 @@ impl<S: Send + Sync> FromRequestParts<S> for JobPath {
         let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| not_found())?;
         let id = params.iter().find(|(name, _)| *name == "id").map(|(_, value)| value);
         id.and_then(JobId::parse).map(JobPath).ok_or_else(not_found)
+    }
+}
+
+/// The queue that a path names. What is no name names no queue: 404 `not_found`.
+pub struct QueuePath(pub QueueName);
+
+impl<S: Send + Sync> FromRequestParts<S> for QueuePath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let not_found = || ApiError::from(Refusal::QueueNotFound);
+        let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| not_found())?;
+        let name = params.iter().find(|(name, _)| *name == "queue").map(|(_, value)| value);
+        name.and_then(QueueName::parse).map(QueuePath).ok_or_else(not_found)
     }
 }
 

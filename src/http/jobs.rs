@@ -18,7 +18,7 @@ use crate::service::{CancelAnswer, Enqueued, ServiceError};
 const MAX_BATCH: usize = 1_000;
 
 /// Who acts, while there are no credentials.
-const ANYBODY: &str = "anonymous";
+pub(super) const ANYBODY: &str = "anonymous";
 
 #[derive(Serialize)]
 struct Urls {

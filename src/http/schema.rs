@@ -15,6 +15,14 @@ pub(super) struct JobId {
     id: String,
 }
 
+/// Which queue.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct QueueName {
+    /// `[A-Za-z0-9._-]{1,64}`.
+    queue: String,
+}
+
 /// What may be asked for. Only `kind` is required; `null` counts as left out.
 #[derive(ToSchema)]
 pub(super) struct Spec {
@@ -271,6 +279,24 @@ pub(super) struct CancelRequest {
     reason: Option<String>,
     /// How long the runner may take to stop by itself, default 10,000.
     grace_ms: Option<u64>,
+}
+
+/// Which of a queue's jobs: all of them, if nothing is said. Unknown fields are refused.
+#[derive(ToSchema)]
+pub(super) struct Selection {
+    /// At most this many, the oldest.
+    #[schema(minimum = 1)]
+    limit: Option<u64>,
+    /// Only those whose last error has this code.
+    error_code: Option<String>,
+    /// Only count them.
+    dry_run: Option<bool>,
+}
+
+/// How many jobs it was.
+#[derive(ToSchema)]
+pub(super) struct Count {
+    count: u64,
 }
 
 /// It is.

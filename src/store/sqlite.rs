@@ -3,6 +3,7 @@
 //! Write-ahead log with `synchronous=FULL`: an answered write survives power loss. The database file is locked, and a
 //! second gateway on it refuses to start.
 
+mod backlog;
 mod claim;
 mod pulse;
 mod read;
@@ -20,8 +21,8 @@ use sqlx::{ConnectOptions, Connection};
 use tokio::sync::Mutex;
 
 use super::{
-    Batch, Claimed, Commit, Committed, EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Resolved, Store,
-    StoreError, Wish, schema,
+    Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, IDEMPOTENCY_MS, JobFilter,
+    Lookup, Part, Resolved, Store, StoreError, Wish, schema,
 };
 use crate::domain::{Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp};
 
@@ -167,6 +168,14 @@ impl Store for SqliteStore {
 
     async fn list(&self, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError> {
         read::list(&self.readers, filter, limit).await
+    }
+
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {
+        backlog::extent(&self.readers, backlog).await
+    }
+
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError> {
+        backlog::page(&self.readers, backlog, range).await
     }
 
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {

@@ -540,6 +540,65 @@ fn what_waits_for_its_instant_becomes_claimable_with_it() {
 }
 
 #[test]
+fn a_backlog_is_read_oldest_first_up_to_where_it_ended() {
+    on_both(async |bench| {
+        let backlog = |queue: &str, part, code: Option<&str>| Backlog {
+            queue: QueueName::parse(queue).expect("a right name"),
+            part,
+            error_code: code.map(str::to_owned),
+        };
+        let extent = async |backlog: &Backlog| bench.store.backlog_extent(backlog).await.expect("the store works");
+        let waiting = backlog("q", BacklogPart::Waiting, None);
+        assert_eq!(extent(&waiting).await, BacklogExtent::UnknownQueue);
+        let mut ids = Vec::new();
+        for (queue, delay_ms) in [("q", 0), ("q", 600_000), ("other", 0), ("q", 0), ("q", 600_000)] {
+            let spec = json!({"kind": "k", "queue": queue, "delay_ms": delay_ms, "max_attempts": 1});
+            ids.push(bench.stored(spec).await.job.id);
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        ids.remove(2);
+        let upto = ids[3];
+        assert_eq!(extent(&waiting).await, BacklogExtent::UpTo(upto));
+        bench.stored(json!({"kind": "k", "queue": "q"})).await;
+        let page = async |backlog: &Backlog, after, limit| {
+            let range = BacklogRange { after, upto, limit };
+            bench.store.backlog(backlog, &range).await.expect("the store works")
+        };
+        let begin = JobId::lowest_at(Timestamp::from_millis(0));
+        assert_eq!(page(&waiting, begin, 3).await, ids[..3]);
+        assert_eq!(page(&waiting, ids[2], 3).await, ids[3..], "what came later is not in it");
+        assert_eq!(page(&backlog("q", BacklogPart::Waiting, Some("c")), begin, 9).await, []);
+
+        assert_eq!(extent(&backlog("q", BacklogPart::Dead, None)).await, BacklogExtent::Empty);
+        let fails =
+            |code: &str, retryable: bool| json!({"type": "failed", "data": {"code": code, "retryable": retryable}});
+        for code in ["c", "d"] {
+            let run = bench.claim(json!({"queues": ["q"]})).await.remove(0);
+            bench.commit(vec![bench.append(&run, fails(code, false))]).await;
+        }
+        let run = bench.stored(json!({"kind": "k", "queue": "q", "tracked": true})).await;
+        bench.commit(vec![bench.append(&run, fails("c", false))]).await;
+        let (dead, upto) = (backlog("q", BacklogPart::Dead, None), run.job.id);
+        assert_eq!(extent(&dead).await, BacklogExtent::UpTo(upto));
+        let range = BacklogRange { after: begin, upto, limit: 9 };
+        let all = async |backlog| bench.store.backlog(&backlog, &range).await.expect("the store works");
+        assert_eq!(all(dead).await, [ids[0], ids[2]], "tracked ones are nobody's to put back");
+        assert_eq!(all(backlog("q", BacklogPart::Dead, Some("d"))).await, [ids[2]]);
+        assert_eq!(all(backlog("other", BacklogPart::Dead, None)).await, []);
+
+        bench.stored(json!({"kind": "k", "queue": "tries", "max_attempts": 2})).await;
+        let run = bench.claim(json!({"queues": ["tries"]})).await.remove(0);
+        bench.commit(vec![bench.append(&run, fails("c", true))]).await;
+        let range = BacklogRange { upto: run.job.id, ..range };
+        let tries = async |code| {
+            let backlog = backlog("tries", BacklogPart::Waiting, Some(code));
+            bench.store.backlog(&backlog, &range).await.expect("the store works")
+        };
+        assert_eq!((tries("c").await, tries("d").await), (vec![run.job.id], vec![]), "it waits for its next try");
+    });
+}
+
+#[test]
 fn an_outage_extends_live_leases_once() {
     on_both(async |bench| {
         let record = bench.stored(tracked()).await;
