@@ -441,6 +441,8 @@ pub struct JobFilter {
     pub kind: Option<String>,
     /// About this.
     pub subject: Option<String>,
+    /// Failed, with this error code.
+    pub error_code: Option<String>,
     /// In one of these states.
     pub states: Vec<State>,
     /// Not ended.

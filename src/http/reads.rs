@@ -114,6 +114,7 @@ struct ListBody {
     params(
         ("queue" = Option<String>, Query), ("kind" = Option<String>, Query), ("subject" = Option<String>, Query),
         ("state" = Option<String>, Query, description = "One or more states, separated by commas"),
+        ("error_code" = Option<String>, Query, description = "Only failed jobs whose error has this code"),
         ("active" = Option<bool>, Query, description = "Only jobs that have not ended"),
         ("created_after" = Option<String>, Query, description = "RFC 3339"),
         ("finished_after" = Option<String>, Query, description = "RFC 3339"),
@@ -126,8 +127,19 @@ struct ListBody {
     )
 )]
 pub(super) async fn list_jobs(State(api): State<Api>, RawQuery(query): RawQuery) -> ApiResult {
-    let known = ["queue", "kind", "subject", "state", "active", "created_after", "finished_after", "limit", "cursor"];
-    let params = Params::of(query.as_deref(), &known)?;
+    const KNOWN: [&str; 10] = [
+        "queue",
+        "kind",
+        "subject",
+        "state",
+        "error_code",
+        "active",
+        "created_after",
+        "finished_after",
+        "limit",
+        "cursor",
+    ];
+    let params = Params::of(query.as_deref(), &KNOWN)?;
     let text = |name| params.get(name).map(str::to_owned);
     let mut states = Vec::new();
     for word in params.get("state").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
@@ -143,6 +155,7 @@ pub(super) async fn list_jobs(State(api): State<Api>, RawQuery(query): RawQuery)
         queue: text("queue"),
         kind: text("kind"),
         subject: text("subject"),
+        error_code: text("error_code"),
         states,
         active: params.flag("active")?,
         created_after: params.instant("created_after")?,

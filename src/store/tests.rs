@@ -312,6 +312,27 @@ fn lists_filter_and_page_newest_first() {
         let after = Some(records[3].job.created_at);
         assert_eq!(list(JobFilter { created_after: after, ..JobFilter::default() }).await, [5, 4]);
         assert_eq!(list(JobFilter { finished_after: after, ..JobFilter::default() }).await, [0]);
+
+        let fails = |code: &str| json!({"type": "failed", "data": {"code": code, "message": "m"}});
+        bench
+            .commit(vec![
+                bench.append(&records[1], fails("c")),
+                bench.append(&records[2], fails("c")),
+                bench.append(&records[3], fails("d")),
+            ])
+            .await;
+        let failed = || JobFilter { states: vec![State::Failed], ..JobFilter::default() };
+        let before = Some(records[3].job.id);
+        assert_eq!(list(failed()).await, [3, 2, 1]);
+        assert_eq!(list(JobFilter { before, queue: text("q"), ..failed() }).await, [2, 1]);
+        assert_eq!(list(JobFilter { kind: text("odd"), subject: text("s1"), ..failed() }).await, [1]);
+        assert_eq!(list(JobFilter { active: true, ..failed() }).await, [0; 0]);
+        assert_eq!(list(JobFilter { created_after: Some(records[1].job.created_at), ..failed() }).await, [3, 2]);
+        let with_code = |code| JobFilter { error_code: text(code), ..JobFilter::default() };
+        assert_eq!(list(with_code("c")).await, [2, 1]);
+        assert_eq!(list(JobFilter { queue: text("q"), before, ..with_code("c") }).await, [2, 1]);
+        assert_eq!(list(JobFilter { queue: text("other"), ..with_code("c") }).await, [0; 0]);
+        assert_eq!(list(JobFilter { states: vec![State::Completed], ..with_code("c") }).await, [0; 0]);
     });
 }
 
