@@ -21,6 +21,7 @@ mod refusal;
 pub mod rules;
 mod spec;
 mod time;
+pub mod waiting;
 
 pub use cancel::CancelRequest;
 pub use claim::{ClaimRequest, WorkerName};

@@ -17,6 +17,7 @@ mod schema;
 mod sqlite;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use async_trait::async_trait;
 
@@ -28,6 +29,7 @@ pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
 
 use crate::domain::rules::Step;
+use crate::domain::waiting::WaitingFor;
 use crate::domain::{Clocks, Event, Job, JobId, Json, LeaseSecret, QueueName, Record, State, Timestamp};
 
 /// What both stores can do. Every method is one statement or one named transaction.
@@ -69,6 +71,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists jobs, newest first.
     async fn list(&self, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError>;
+
+    /// Reads a job, and says what it waits for, if it waits. `None`: there is no such job.
+    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError>;
 
     /// How far a queue's backlog reaches.
     async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError>;

@@ -208,6 +208,44 @@ pub(super) struct Job {
     meta: Object,
     /// Only with `include=payload`.
     payload: Option<Value>,
+    /// Only with `include=waiting`; `null` if the job does not wait.
+    waiting_for: Option<WaitingFor>,
+}
+
+/// Why a job waits: the first reason that holds, in this order, except that `no_worker` is looked at before `ahead`.
+#[derive(ToSchema)]
+pub(super) struct WaitingFor {
+    /// `run_at paused held concurrency concurrency_key rate_limit ahead no_worker`. The last one also of a job that is
+    /// next, while no worker asks.
+    reason: String,
+    /// `run_at`: when its time comes.
+    run_at: Option<String>,
+    /// `paused`: who stopped the queue, why and when.
+    paused: Option<Pause>,
+    /// `held`, `rate_limit`: when it may go on.
+    until: Option<String>,
+    /// `concurrency_key`, and `rate_limit` if each key has its own.
+    key: Option<String>,
+    /// `concurrency`, `concurrency_key`: slots taken.
+    running: Option<u64>,
+    /// `concurrency`, `concurrency_key`: slots there are; `rate_limit`: hand-outs per `per_ms`.
+    limit: Option<u64>,
+    /// `concurrency`, `concurrency_key`: up to ten of the jobs that run.
+    jobs: Option<Vec<String>>,
+    /// `rate_limit`.
+    per_ms: Option<u64>,
+    /// `rate_limit`.
+    burst: Option<u64>,
+    /// `ahead`: how many come first; not counted beyond 1,000.
+    ahead: Option<u64>,
+}
+
+/// Who stopped a queue, why and when.
+#[derive(ToSchema)]
+pub(super) struct Pause {
+    by: String,
+    reason: Option<String>,
+    at: String,
 }
 
 /// A page of a list.

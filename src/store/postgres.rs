@@ -5,6 +5,7 @@ mod claim;
 mod pulse;
 mod read;
 mod tidy;
+mod waiting;
 mod write;
 
 use std::collections::{BTreeSet, HashSet};
@@ -21,6 +22,7 @@ use super::{
     Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part,
     Resolved, Store, StoreError, Wish, is_conflict, schema,
 };
+use crate::domain::waiting::WaitingFor;
 use crate::domain::{Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp};
 
 const MIGRATIONS: &[(&str, &str)] =
@@ -172,6 +174,10 @@ impl Store for PostgresStore {
 
     async fn list(&self, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError> {
         read::list(&self.pool, filter, limit).await
+    }
+
+    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.pool.acquire().await?, id, self.now()).await
     }
 
     async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {

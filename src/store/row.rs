@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::domain::dispatch::QueueState;
 use crate::domain::{
-    Clocks, Ending, Event, EventType, Handouts, Job, JobId, Json, Policy, QueueName, QueueSettings, Record, State,
-    Timestamp,
+    Clocks, Ending, Event, EventType, Handouts, Job, JobId, Json, Pause, Policy, QueueName, QueueSettings, Record,
+    State, Timestamp,
 };
 
 use super::{StoreError, Taken};
@@ -162,6 +162,12 @@ pub(super) fn queue_state(row: &impl Columns) -> Result<(QueueName, QueueState),
         ..QueueState::default()
     };
     Ok((queue_name(row)?, state))
+}
+
+/// Who stopped a queue, from `paused_by`, `paused_reason` and `paused_at`.
+pub(super) fn pause(row: &impl Columns) -> Result<Option<Pause>, StoreError> {
+    let (by, reason) = (row.text("paused_by")?.unwrap_or_default(), row.text("paused_reason")?);
+    Ok(row.instant("paused_at")?.map(|at| Pause { by, reason, at }))
 }
 
 /// Adds `running` leases of a `lane` to their queue.

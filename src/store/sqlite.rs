@@ -7,6 +7,7 @@ mod backlog;
 mod claim;
 mod pulse;
 mod read;
+mod waiting;
 mod write;
 
 use std::fs::File;
@@ -24,6 +25,7 @@ use super::{
     Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, IDEMPOTENCY_MS, JobFilter,
     Lookup, Part, Resolved, Store, StoreError, Wish, schema,
 };
+use crate::domain::waiting::WaitingFor;
 use crate::domain::{Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp};
 
 const MIGRATIONS: &[(&str, &str)] =
@@ -168,6 +170,10 @@ impl Store for SqliteStore {
 
     async fn list(&self, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError> {
         read::list(&self.readers, filter, limit).await
+    }
+
+    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.readers.acquire().await?, id, self.now()).await
     }
 
     async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {

@@ -620,6 +620,90 @@ fn a_backlog_is_read_oldest_first_up_to_where_it_ended() {
 }
 
 #[test]
+fn a_waiting_job_knows_what_it_waits_for() {
+    on_both(async |bench| {
+        let sql = async |sqlite: &str, postgres: &str| bench.place.execute(sqlite, postgres).await;
+        let said = async |id| {
+            let (job, waiting_for) = bench.store.waiting_for(id).await.expect("the store works").expect("it is there");
+            assert_eq!(job.id, id);
+            json!(waiting_for)
+        };
+        let mut ids = Vec::new();
+        for (key, priority) in [("a", 0), ("a", 0), ("b", 0), ("a", 0), ("b", 0), ("b", 9), ("a", 0)] {
+            let spec = json!({"queue": "q", "kind": "k", "concurrency_key": key, "priority": priority});
+            ids.push(bench.stored(spec).await.job.id);
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        let none = json!({"reason": "no_worker"});
+        assert_eq!(said(ids[0]).await, none);
+        for (worker, queues, kinds, seen) in [
+            ("other-queue", r#"["p"]"#, "[]", 0),
+            ("other-kind", r#"["q"]"#, r#"["l"]"#, 0),
+            ("long-gone", r#"["q"]"#, "[]", 61_000),
+        ] {
+            let seen_at = bench.store.now().as_millis() - seen;
+            let row = format!(
+                "workers (worker, node, queues, kinds, seen_at) values ('{worker}', 'n', '{queues}', '{kinds}'"
+            );
+            sql(
+                &format!("insert into {row}, {seen_at})"),
+                &format!("insert into milepost.{row}, to_timestamp({seen_at} / 1000.0))"),
+            )
+            .await;
+        }
+        assert_eq!(said(ids[0]).await, none, "none of them would take it");
+        sql(r#"update workers set kinds = '["j", "k"]'"#, r#"update milepost.workers set kinds = '["j", "k"]'"#).await;
+        // The order of a claim: b9 · a0 b2 · a1 b4 · a3 · a6 (the lane after the one served last begins).
+        for (index, ahead) in [(0, 1), (2, 2), (1, 3), (4, 4), (3, 5), (6, 6)] {
+            assert_eq!(said(ids[index]).await, json!({"reason": "ahead", "ahead": ahead}), "{index}");
+        }
+        assert_eq!(said(ids[5]).await, none, "it is next");
+
+        let run = bench.claim(json!({"queues": ["q"]})).await.remove(0);
+        assert_eq!((run.job.id, said(run.job.id).await), (ids[5], Value::Null));
+        let set =
+            async |to: &str| sql(&format!("update queues set {to}"), &format!("update milepost.queues set {to}")).await;
+        set(r#"settings = '{"concurrency_per_key":1}'"#).await;
+        let expected = json!({"reason": "concurrency_key", "key": "b", "running": 1, "limit": 1, "jobs": [run.job.id]});
+        assert_eq!(said(ids[4]).await, expected);
+        assert_eq!(
+            said(ids[1]).await,
+            json!({"reason": "ahead", "ahead": 1}),
+            "lanes without a free slot do not count"
+        );
+        set(r#"settings = '{"concurrency":1}'"#).await;
+        let expected = json!({"reason": "concurrency", "running": 1, "limit": 1, "jobs": [run.job.id]});
+        assert_eq!(said(ids[1]).await, expected);
+        let until = bench.store.now().plus_millis(60_000);
+        let us = until.as_millis() * 1_000;
+        set(&format!(r#"settings = '{{"rate_limit":{{"limit":1,"per_ms":1000,"burst":1,"per_key":false}}}}', ahead_until = {us}"#))
+            .await;
+        let expected = json!({"reason": "rate_limit", "limit": 1, "per_ms": 1_000, "burst": 1, "until": until});
+        assert_eq!(said(ids[1]).await, expected);
+        let ms = until.as_millis();
+        sql(
+            &format!("update queues set held_until = {ms}"),
+            &format!("update milepost.queues set held_until = to_timestamp({ms} / 1000.0)"),
+        )
+        .await;
+        assert_eq!(said(ids[1]).await, json!({"reason": "held", "until": until}));
+        let paused = "paused_by = 'ops', paused_reason = 'r', paused_at =";
+        sql(
+            &format!("update queues set {paused} {ms}"),
+            &format!("update milepost.queues set {paused} to_timestamp({ms} / 1000.0)"),
+        )
+        .await;
+        let paused = json!({"by": "ops", "reason": "r", "at": until});
+        assert_eq!(said(ids[1]).await, json!({"reason": "paused", "paused": paused}));
+        let later = bench.stored(json!({"queue": "q", "kind": "k", "delay_ms": 600_000})).await;
+        assert_eq!(said(later.job.id).await, json!({"reason": "run_at", "run_at": later.job.run_at}));
+        assert_eq!(said(bench.stored(tracked()).await.job.id).await, Value::Null);
+        let unknown = JobId::mint(bench.store.now(), [0; 10]);
+        assert!(bench.store.waiting_for(unknown).await.expect("the store works").is_none());
+    });
+}
+
+#[test]
 fn an_outage_extends_live_leases_once() {
     on_both(async |bench| {
         let record = bench.stored(tracked()).await;
