@@ -676,8 +676,10 @@ fn a_waiting_job_knows_what_it_waits_for() {
         assert_eq!(said(ids[1]).await, expected);
         let until = bench.store.now().plus_millis(60_000);
         let us = until.as_millis() * 1_000;
-        set(&format!(r#"settings = '{{"rate_limit":{{"limit":1,"per_ms":1000,"burst":1,"per_key":false}}}}', ahead_until = {us}"#))
-            .await;
+        set(&format!(
+            r#"settings = '{{"rate_limit":{{"limit":1,"per_ms":1000,"burst":1,"per_key":false}}}}', ahead_until = {us}"#
+        ))
+        .await;
         let expected = json!({"reason": "rate_limit", "limit": 1, "per_ms": 1_000, "burst": 1, "until": until});
         assert_eq!(said(ids[1]).await, expected);
         let ms = until.as_millis();
