@@ -22,6 +22,7 @@ pub mod rules;
 mod spec;
 mod statistics;
 mod time;
+pub mod waiting;
 
 pub use cancel::CancelRequest;
 pub use claim::{ClaimRequest, WorkerName};

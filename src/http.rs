@@ -6,6 +6,7 @@
 mod access;
 mod append;
 mod assets;
+mod backlog;
 mod claims;
 mod error;
 mod events;
@@ -134,6 +135,8 @@ impl Gateway {
             .routes(routes!(queues::get_queue, queues::set_queue))
             .routes(routes!(queues::pause_queue))
             .routes(routes!(queues::resume_queue))
+            .routes(routes!(backlog::purge_queue))
+            .routes(routes!(backlog::redrive_queue))
             .routes(routes!(operations::get_livez))
             .routes(routes!(operations::get_readyz))
             .routes(routes!(operations::get_openapi))

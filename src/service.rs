@@ -3,6 +3,7 @@
 //! [`Gateway`] is the face of this layer. Writes go through the `journal` (group commit), reads of one job's log
 //! through [`Follow`], whatever the transport; [`maintenance`] lets time pass.
 
+mod backlog;
 mod claims;
 mod defaults;
 mod enqueue;

@@ -6,6 +6,7 @@
 //!
 //! Two implementations with the same behaviour: [`PostgresStore`] for production, [`SqliteStore`] embedded.
 
+mod backlog;
 mod claim;
 mod clock;
 mod error;
@@ -16,9 +17,11 @@ mod schema;
 mod sqlite;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use async_trait::async_trait;
 
+pub use backlog::{Backlog, BacklogExtent, BacklogPart, BacklogRange};
 pub use claim::{Claimed, Taken, Wish, WishAnswer};
 pub use error::StoreError;
 use error::is_conflict;
@@ -26,6 +29,7 @@ pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
 
 use crate::domain::rules::Step;
+use crate::domain::waiting::WaitingFor;
 use crate::domain::{
     Clocks, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Record, State,
     Timestamp,
@@ -86,6 +90,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// What other nodes stored of these queues, and this one before it was last started, from slot `since` on.
     async fn statistics(&self, queues: &[&QueueName], since: i64) -> Result<Vec<QueueSlot>, StoreError>;
+
+    /// Reads a job, and says what it waits for, if it waits. `None`: there is no such job.
+    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError>;
+
+    /// How far a queue's backlog reaches.
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError>;
+
+    /// Jobs of a backlog, oldest first.
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError>;
 
     /// Notes that jobs are watched on this node: unless it is said again, each is cancelled after its number of
     /// milliseconds from now.
@@ -472,6 +485,8 @@ pub struct JobFilter {
     pub kind: Option<String>,
     /// About this.
     pub subject: Option<String>,
+    /// Failed, with this error code.
+    pub error_code: Option<String>,
     /// In one of these states.
     pub states: Vec<State>,
     /// Not ended.

@@ -1,10 +1,12 @@
 //! Postgres: the store for production and for several nodes. Written for 14 and later.
 
+mod backlog;
 mod claim;
 mod pulse;
 mod queues;
 mod read;
 mod tidy;
+mod waiting;
 mod write;
 
 use std::collections::{BTreeSet, HashSet};
@@ -18,9 +20,10 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 use super::clock::{Clock, Presence};
 use super::{
-    Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish,
-    is_conflict, schema,
+    Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part,
+    Resolved, Store, StoreError, Wish, is_conflict, schema,
 };
+use crate::domain::waiting::WaitingFor;
 use crate::domain::{
     Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
 };
@@ -208,6 +211,18 @@ impl Store for PostgresStore {
 
     async fn statistics(&self, queues: &[&QueueName], since: i64) -> Result<Vec<QueueSlot>, StoreError> {
         queues::statistics(&self.pool, &self.node, queues, since).await
+    }
+
+    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.pool.acquire().await?, id, self.now()).await
+    }
+
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {
+        backlog::extent(&self.pool, backlog).await
+    }
+
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError> {
+        backlog::page(&self.pool, backlog, range).await
     }
 
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {

@@ -3,11 +3,13 @@
 //! Write-ahead log with `synchronous=FULL`: an answered write survives power loss. The database file is locked, and a
 //! second gateway on it refuses to start.
 
+mod backlog;
 mod claim;
 mod pulse;
 mod queues;
 mod read;
 mod tidy;
+mod waiting;
 mod write;
 
 use std::fs::File;
@@ -23,8 +25,9 @@ use tokio::sync::Mutex;
 
 use super::clock::Presence;
 use super::{
-    Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish, schema,
+    Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish, schema,
 };
+use crate::domain::waiting::WaitingFor;
 use crate::domain::{
     Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
 };
@@ -210,6 +213,18 @@ impl Store for SqliteStore {
 
     async fn statistics(&self, queues: &[&QueueName], since: i64) -> Result<Vec<QueueSlot>, StoreError> {
         queues::statistics(&self.readers, &self.node, queues, since).await
+    }
+
+    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.readers.acquire().await?, id, self.now()).await
+    }
+
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {
+        backlog::extent(&self.readers, backlog).await
+    }
+
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError> {
+        backlog::page(&self.readers, backlog, range).await
     }
 
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
