@@ -22,7 +22,7 @@ pub mod rules;
 mod spec;
 mod time;
 
-pub use cancel::CancelRequest;
+pub use cancel::{CancelRequest, CancelSignal};
 pub use claim::{ClaimRequest, WorkerName};
 pub use event::{Event, EventType, NewEvent, UserType};
 pub use id::JobId;

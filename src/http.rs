@@ -16,6 +16,7 @@ mod reads;
 mod schema;
 mod stream;
 mod unread;
+mod workers;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -129,6 +130,7 @@ impl Gateway {
             .routes(routes!(jobs::cancel_job))
             .routes(routes!(jobs::retry_job))
             .routes(routes!(claims::claim_jobs))
+            .routes(routes!(workers::list_workers))
             .routes(routes!(operations::get_livez))
             .routes(routes!(operations::get_readyz))
             .routes(routes!(operations::get_openapi))

@@ -12,6 +12,7 @@ mod gateway;
 mod journal;
 pub mod maintenance;
 mod reads;
+mod workers;
 
 pub use claims::Delivery;
 pub use enqueue::Enqueued;
@@ -21,4 +22,4 @@ pub use gateway::{Gateway, Settings};
 pub use journal::{Appended, CancelAnswer};
 pub use reads::{EventPage, JobPage};
 
-pub use crate::store::{Idempotency, Taken};
+pub use crate::store::{Idempotency, Taken, Worker};

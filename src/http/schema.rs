@@ -337,3 +337,29 @@ pub(super) struct Lease {
     expires_in_ms: u64,
     expires_at: String,
 }
+
+/// Who works on what.
+#[derive(ToSchema)]
+pub(super) struct Workers {
+    /// By name.
+    workers: Vec<Worker>,
+}
+
+/// A name under which somebody works; processes may share one.
+#[derive(ToSchema)]
+pub(super) struct Worker {
+    worker: String,
+    /// Its last claim, or its last sign of life for a job.
+    seen_at: String,
+    /// What it holds.
+    jobs: Vec<HeldJob>,
+}
+
+/// A job under a lease.
+#[derive(ToSchema)]
+pub(super) struct HeldJob {
+    id: String,
+    run: u64,
+    expires_at: String,
+    cancel_requested: bool,
+}

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use super::claims::{self, Claims};
 use super::defaults::QueueDefaults;
 use super::journal::{Command, Journal, Recent};
+use super::workers::Presence;
 use super::{Appended, CancelAnswer, Idempotency, ServiceError};
 use crate::bus::Bus;
 use crate::domain::{Job, JobId, Limits, NewEvent, Timestamp};
@@ -40,6 +41,7 @@ pub(super) struct Inner {
     pub bus: Arc<Bus>,
     pub journal: Journal,
     pub claims: Claims,
+    pub presence: Presence,
     pub recent: Arc<Recent>,
     pub defaults: Arc<QueueDefaults>,
     pub limits: Arc<Limits>,
@@ -55,7 +57,9 @@ impl Gateway {
         let (journal, mut tasks) = Journal::start(&store, &bus, &limits, &recent, &defaults);
         let (claims, claimers) = Claims::new();
         let draining = watch::Sender::new(false);
-        let inner = Arc::new(Inner { store, bus, journal, claims, recent, defaults, limits, settings, draining });
+        let presence = Presence::default();
+        let inner =
+            Arc::new(Inner { store, bus, journal, claims, presence, recent, defaults, limits, settings, draining });
         tasks.push(claims::start(&inner, claimers));
         (Self { inner }, tasks)
     }

@@ -4,6 +4,7 @@ mod claim;
 mod pulse;
 mod read;
 mod tidy;
+mod workers;
 mod write;
 
 use std::collections::{BTreeSet, HashSet};
@@ -17,10 +18,10 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 use super::clock::Clock;
 use super::{
-    Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish,
-    is_conflict, schema,
+    Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Sighting, Store, StoreError,
+    Wish, Worker, is_conflict, schema,
 };
-use crate::domain::{Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp};
+use crate::domain::{CancelSignal, Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp, WorkerName};
 
 const MIGRATIONS: &[(&str, &str)] =
     &[("spine", include_str!("postgres/0001_spine.sql")), ("queue", include_str!("postgres/0002_queue.sql"))];
@@ -175,6 +176,18 @@ impl Store for PostgresStore {
 
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
         pulse::note_watched(&self.pool, &self.node, jobs).await
+    }
+
+    async fn note_workers(&self, seen: &[Sighting]) -> Result<(), StoreError> {
+        workers::note(&self.pool, &self.node, seen).await
+    }
+
+    async fn workers(&self, within_ms: u64) -> Result<Vec<Worker>, StoreError> {
+        workers::list(&self.pool, within_ms).await
+    }
+
+    async fn cancels(&self, workers: &[WorkerName]) -> Result<Vec<(WorkerName, CancelSignal)>, StoreError> {
+        workers::cancels(&self.pool, workers, self.now()).await
     }
 
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {

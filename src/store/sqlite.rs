@@ -6,6 +6,7 @@
 mod claim;
 mod pulse;
 mod read;
+mod workers;
 mod write;
 
 use std::fs::File;
@@ -20,10 +21,10 @@ use sqlx::{ConnectOptions, Connection};
 use tokio::sync::Mutex;
 
 use super::{
-    Batch, Claimed, Commit, Committed, EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Resolved, Store,
-    StoreError, Wish, schema,
+    Batch, Claimed, Commit, Committed, EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Resolved, Sighting, Store,
+    StoreError, WORKER_MS, Wish, Worker, schema,
 };
-use crate::domain::{Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp};
+use crate::domain::{CancelSignal, Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp, WorkerName};
 
 const MIGRATIONS: &[(&str, &str)] =
     &[("spine", include_str!("sqlite/0001_spine.sql")), ("queue", include_str!("sqlite/0002_queue.sql"))];
@@ -176,6 +177,21 @@ impl Store for SqliteStore {
         pulse::note_watched(&mut writer, &jobs).await
     }
 
+    async fn note_workers(&self, seen: &[Sighting]) -> Result<(), StoreError> {
+        let now = self.now();
+        let mut writer = self.writer.lock().await;
+        workers::note(&mut writer, seen, now).await
+    }
+
+    async fn workers(&self, within_ms: u64) -> Result<Vec<Worker>, StoreError> {
+        let after = self.now().as_millis() - within_ms as i64;
+        workers::list(&self.readers, Timestamp::from_millis(after)).await
+    }
+
+    async fn cancels(&self, workers: &[WorkerName]) -> Result<Vec<(WorkerName, CancelSignal)>, StoreError> {
+        workers::cancels(&self.readers, workers, self.now()).await
+    }
+
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
         read::overdue(&self.readers, self.now(), limit).await
     }
@@ -187,7 +203,9 @@ impl Store for SqliteStore {
 
     async fn tidy(&self, _keep_ms: u64) -> Result<(), StoreError> {
         let before = self.now().as_millis() - IDEMPOTENCY_MS as i64;
+        let unseen_since = self.now().as_millis() - WORKER_MS as i64;
         let mut writer = self.writer.lock().await;
+        sqlx::query("delete from workers where seen_at < ?").bind(unseen_since).execute(&mut *writer).await?;
         sqlx::query("delete from idempotency where created_at < ?").bind(before).execute(&mut *writer).await?;
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! Housekeeping: old idempotency keys, and the partitions of `events`, one per day.
+//! Housekeeping: old idempotency keys, workers that left, and the partitions of `events`, one per day.
 
 use sqlx::postgres::PgPool;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::domain::{JobId, Timestamp};
-use crate::store::{IDEMPOTENCY_MS, StoreError};
+use crate::store::{IDEMPOTENCY_MS, StoreError, WORKER_MS};
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
@@ -15,6 +15,10 @@ const DAYS_AHEAD: i64 = 3;
 pub(super) async fn tidy(pool: &PgPool, now: Timestamp, keep_ms: u64) -> Result<(), StoreError> {
     sqlx::query("delete from idempotency where created_at < now() - $1 * interval '1 ms'")
         .bind(IDEMPOTENCY_MS as f64)
+        .execute(pool)
+        .await?;
+    sqlx::query("delete from workers where seen_at < now() - $1 * interval '1 ms'")
+        .bind(WORKER_MS as f64)
         .execute(pool)
         .await?;
     sqlx::query("delete from nodes where alive_at < now() - interval '1 day'").execute(pool).await?;
