@@ -12,6 +12,7 @@ mod gateway;
 mod journal;
 pub mod maintenance;
 mod reads;
+mod signals;
 mod workers;
 
 pub use claims::Delivery;
@@ -21,5 +22,6 @@ pub use follow::{Cursor, Follow, Opening, Reader, ResetReason, Step};
 pub use gateway::{Gateway, Settings};
 pub use journal::{Appended, CancelAnswer};
 pub use reads::{EventPage, JobPage};
+pub use signals::Told;
 
 pub use crate::store::{Idempotency, Taken, Worker};

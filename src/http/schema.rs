@@ -363,3 +363,30 @@ pub(super) struct HeldJob {
     expires_at: String,
     cancel_requested: bool,
 }
+
+/// Which worker.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct WorkerName {
+    /// `[A-Za-z0-9._:@-]{1,128}`, as it claims.
+    worker: String,
+}
+
+/// What a worker has been asked so far.
+#[derive(ToSchema)]
+pub(super) struct Signals {
+    /// Runs to stop.
+    cancel: Vec<CancelSignal>,
+    /// Whether the gateway is about to stop.
+    drain: bool,
+}
+
+/// A run is to stop.
+#[derive(ToSchema)]
+pub(super) struct CancelSignal {
+    job: String,
+    run: u64,
+    reason: Option<String>,
+    /// How long it may still take, in milliseconds; then it is ended by force.
+    grace_ms: u64,
+}
