@@ -18,6 +18,7 @@ mod sqlite;
 #[cfg(test)]
 mod tests;
 mod waiting;
+mod workers;
 
 use async_trait::async_trait;
 
@@ -27,12 +28,13 @@ pub use error::StoreError;
 use error::is_conflict;
 pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
+pub use workers::{HeldJob, Sighting, Worker};
 
 use crate::domain::rules::Step;
 use crate::domain::waiting::WaitingFor;
 use crate::domain::{
-    Clocks, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Record, State,
-    Timestamp,
+    CancelSignal, Clocks, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot,
+    Record, State, Timestamp, WorkerName,
 };
 
 /// What both stores can do. Every method is one statement or one named transaction.
@@ -104,6 +106,15 @@ pub trait Store: Send + Sync + 'static {
     /// milliseconds from now.
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError>;
 
+    /// Notes who asks for work on this node.
+    async fn note_workers(&self, seen: &[Sighting]) -> Result<(), StoreError>;
+
+    /// Who was seen within so many milliseconds or holds a job, by name.
+    async fn workers(&self, within_ms: u64) -> Result<Vec<Worker>, StoreError>;
+
+    /// Which runs of these workers have been asked to stop, and how long each may still take.
+    async fn cancels(&self, workers: &[WorkerName]) -> Result<Vec<(WorkerName, CancelSignal)>, StoreError>;
+
     /// Jobs for which an instant has passed: TTL, deadline, silence, the grace of a cancel, nobody watching. A bounded
     /// number.
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError>;
@@ -127,7 +138,7 @@ pub const OUTAGE_MS: u64 = 3_000;
 /// How long an idempotency key is remembered, in milliseconds: 24 hours.
 pub const IDEMPOTENCY_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// A worker that has not asked for so long is forgotten, in milliseconds: an hour.
+/// A worker that has not asked for work for so long is forgotten, in milliseconds: an hour.
 const WORKER_MS: u64 = 60 * 60 * 1_000;
 
 /// An idempotency key in its scope (credential and route, or one job's appends).

@@ -490,3 +490,56 @@ pub(super) struct PauseRequest {
     /// Why, for those who wonder: at most 8 KiB.
     reason: Option<String>,
 }
+
+/// Who works on what.
+#[derive(ToSchema)]
+pub(super) struct Workers {
+    /// By name.
+    workers: Vec<Worker>,
+}
+
+/// A name under which somebody works; processes may share one.
+#[derive(ToSchema)]
+pub(super) struct Worker {
+    worker: String,
+    /// Its last claim, or its last sign of life for a job.
+    seen_at: String,
+    /// What it holds.
+    jobs: Vec<HeldJob>,
+}
+
+/// A job under a lease.
+#[derive(ToSchema)]
+pub(super) struct HeldJob {
+    id: String,
+    run: u64,
+    expires_at: String,
+    cancel_requested: bool,
+}
+
+/// Which worker.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct WorkerName {
+    /// `[A-Za-z0-9._:@-]{1,128}`, as it claims.
+    worker: String,
+}
+
+/// What a worker has been asked so far.
+#[derive(ToSchema)]
+pub(super) struct Signals {
+    /// Runs to stop.
+    cancel: Vec<CancelSignal>,
+    /// Whether the gateway is about to stop.
+    drain: bool,
+}
+
+/// A run is to stop.
+#[derive(ToSchema)]
+pub(super) struct CancelSignal {
+    job: String,
+    run: u64,
+    reason: Option<String>,
+    /// How long it may still take, in milliseconds; then it is ended by force.
+    grace_ms: u64,
+}

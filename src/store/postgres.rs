@@ -7,6 +7,7 @@ mod queues;
 mod read;
 mod tidy;
 mod waiting;
+mod workers;
 mod write;
 
 use std::collections::{BTreeSet, HashSet};
@@ -21,11 +22,12 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use super::clock::{Clock, Presence};
 use super::{
     Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part,
-    Resolved, Store, StoreError, Wish, is_conflict, schema,
+    Resolved, Sighting, Store, StoreError, Wish, Worker, is_conflict, schema,
 };
 use crate::domain::waiting::WaitingFor;
 use crate::domain::{
-    Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+    CancelSignal, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+    WorkerName,
 };
 
 const MIGRATIONS: &[(&str, &str)] =
@@ -227,6 +229,18 @@ impl Store for PostgresStore {
 
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
         pulse::note_watched(&self.pool, &self.node, jobs).await
+    }
+
+    async fn note_workers(&self, seen: &[Sighting]) -> Result<(), StoreError> {
+        workers::note(&self.pool, &self.node, seen).await
+    }
+
+    async fn workers(&self, within_ms: u64) -> Result<Vec<Worker>, StoreError> {
+        workers::list(&self.pool, within_ms).await
+    }
+
+    async fn cancels(&self, workers: &[WorkerName]) -> Result<Vec<(WorkerName, CancelSignal)>, StoreError> {
+        workers::cancels(&self.pool, workers, self.now()).await
     }
 
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {

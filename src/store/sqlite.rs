@@ -10,6 +10,7 @@ mod queues;
 mod read;
 mod tidy;
 mod waiting;
+mod workers;
 mod write;
 
 use std::fs::File;
@@ -25,11 +26,13 @@ use tokio::sync::Mutex;
 
 use super::clock::Presence;
 use super::{
-    Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish, schema,
+    Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part,
+    Resolved, Sighting, Store, StoreError, Wish, Worker, schema,
 };
 use crate::domain::waiting::WaitingFor;
 use crate::domain::{
-    Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+    CancelSignal, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+    WorkerName,
 };
 
 const MIGRATIONS: &[(&str, &str)] =
@@ -82,7 +85,15 @@ impl SqliteStore {
             .connect_with(options.create_if_missing(false).read_only(true))
             .await?;
         let node = format!("{:016x}", rand::random::<u64>());
-        let store = Self { writer: Mutex::new(writer), readers, presence: Presence::new(), epoch, lease_secret, node, _lock: lock };
+        let store = Self {
+            writer: Mutex::new(writer),
+            readers,
+            presence: Presence::new(),
+            epoch,
+            lease_secret,
+            node,
+            _lock: lock,
+        };
         store.probe().await?;
         Ok(store)
     }
@@ -232,6 +243,21 @@ impl Store for SqliteStore {
         let jobs: Vec<(JobId, i64)> = jobs.iter().map(|(id, ms)| (*id, now.plus_millis(*ms).as_millis())).collect();
         let mut writer = self.writer.lock().await;
         pulse::note_watched(&mut writer, &jobs).await
+    }
+
+    async fn note_workers(&self, seen: &[Sighting]) -> Result<(), StoreError> {
+        let now = self.now();
+        let mut writer = self.writer.lock().await;
+        workers::note(&mut writer, seen, now).await
+    }
+
+    async fn workers(&self, within_ms: u64) -> Result<Vec<Worker>, StoreError> {
+        let after = self.now().as_millis() - within_ms as i64;
+        workers::list(&self.readers, Timestamp::from_millis(after)).await
+    }
+
+    async fn cancels(&self, workers: &[WorkerName]) -> Result<Vec<(WorkerName, CancelSignal)>, StoreError> {
+        workers::cancels(&self.readers, workers, self.now()).await
     }
 
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {

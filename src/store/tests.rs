@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use super::*;
 use crate::domain::rules::{self, Step};
 use crate::domain::{
-    ClaimRequest, Limits, NewEvent, Observation, Pause, QueueCounts, SettingsPatch, Spec, Tally, slot_of,
+    ClaimRequest, Limits, NewEvent, Observation, Pause, QueueCounts, SettingsPatch, Spec, Tally, WorkerName, slot_of,
 };
 
 /// A store under test, and what goes with it.
@@ -529,6 +529,92 @@ fn only_the_run_that_holds_the_lease_writes() {
         assert!(!lost(early).await, "now it has run out");
         assert_eq!(bench.log(record.job.id).await.len(), 3);
         assert_eq!(bench.claim(json!({})).await.len(), 1, "and another run takes it");
+    });
+}
+
+#[test]
+fn workers_are_those_seen_lately_and_those_that_hold_jobs() {
+    on_both(async |bench| {
+        let name = |text: &str| WorkerName::parse(text).expect("a name");
+        let queue = |text: &str| QueueName::parse(text).expect("a name");
+        let sighting = |worker: &str, ago_ms| Sighting {
+            worker: name(worker),
+            queues: vec![queue("a"), queue("b")],
+            kinds: Vec::new(),
+            ago_ms,
+        };
+        bench.stored(tracked()).await;
+        let job = bench.stored(json!({"kind": "k"})).await.job;
+        assert_eq!(bench.claim(json!({"lease_ms": 5_000})).await.len(), 1);
+        bench.store.note_workers(&[sighting("idle", 1_000), sighting("gone", 90_000)]).await.expect("it works");
+        bench.store.note_workers(&[sighting("w", 30_000)]).await.expect("it works");
+        let workers = async || bench.store.workers(60_000).await.expect("it works");
+        let listed = workers().await;
+        assert_eq!(listed.iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>(), ["idle", "w"]);
+        assert!(listed[0].jobs.is_empty());
+        let [held] = &listed[1].jobs[..] else { panic!("one job, not {:?}", listed[1]) };
+        assert_eq!((held.id, held.run, held.cancel_requested), (job.id, 1, false));
+        let age = |worker: &Worker| bench.store.now().as_millis() - worker.seen_at.as_millis();
+        assert!((1_000..10_000).contains(&age(&listed[0])), "{} ms", age(&listed[0]));
+        assert!(
+            (0..10_000).contains(&age(&listed[1])),
+            "a lease's sign of life is newer than the claim that was noted"
+        );
+        assert!((0..=5_000).contains(&(held.expires_at.as_millis() - bench.store.now().as_millis())));
+        // Told again: the newest counts.
+        bench.store.note_workers(&[sighting("gone", 0)]).await.expect("it works");
+        assert_eq!(workers().await[0].name.as_str(), "gone");
+        bench.place.execute("update workers set seen_at = 1", "update milepost.workers set seen_at = 'epoch'").await;
+        bench.store.tidy(u64::MAX).await.expect("it works");
+        assert_eq!(workers().await.len(), 1);
+    });
+}
+
+#[test]
+fn cancels_are_the_flags_of_live_runs_with_what_is_left_of_their_grace() {
+    on_both(async |bench| {
+        for _ in 0..2 {
+            bench.stored(json!({"kind": "k"})).await;
+        }
+        let cancels = async |worker: &str| {
+            let workers = [WorkerName::parse("other").expect("a name"), WorkerName::parse(worker).expect("a name")];
+            bench.store.cancels(&workers).await.expect("it works")
+        };
+        let records = bench.claim(json!({"max": 2})).await;
+        assert_eq!(cancels("w").await, []);
+        let Ok(rules::Cancel::Done(step)) = rules::cancel(&records[0], Some("r"), 60_000, "me", bench.store.now())
+        else {
+            panic!("a running job can be cancelled")
+        };
+        let record = step.record.clone();
+        let lease = LeaseChange { cancel_ms: Some(60_000), ..LeaseChange::default() };
+        let before = Some(records[0].job.clone());
+        let commit = bench.commit(vec![Change { before, step: *step, lease, payload: None }]).await;
+        assert_eq!(commit.committed.jobs()[0].revoked, None, "it was asked, not ended");
+        let found = cancels("w").await;
+        let [(worker, cancel)] = &found[..] else { panic!("one flag, not {found:?}") };
+        assert_eq!((worker.as_str(), cancel.job, cancel.run), ("w", record.job.id, 1));
+        assert_eq!(cancel.reason.as_deref(), Some("r"));
+        assert!((50_000..=60_000).contains(&cancel.grace_ms), "{} ms", cancel.grace_ms);
+        assert_eq!(cancels("v").await, []);
+        let held = bench.store.workers(0).await.expect("it works").pop().expect("w holds jobs").jobs;
+        let mut flags: Vec<bool> = held.iter().map(|job| job.cancel_requested).collect();
+        flags.sort_unstable();
+        assert_eq!(flags, [false, true]);
+        let past = ("update leases set cancel_at = 1 where cancel_at > 0", "where cancel_at is not null");
+        bench.place.execute(past.0, &format!("update milepost.leases set cancel_at = 'epoch' {}", past.1)).await;
+        assert_eq!(cancels("w").await[0].1.grace_ms, 0);
+        bench
+            .place
+            .execute(
+                "update leases set cancel_at = 9000000000000",
+                "update milepost.leases set cancel_at = now() + interval '1 day'",
+            )
+            .await;
+        let end = bench.append(&record, json!({"type": "cancelled"}));
+        bench.commit(vec![end]).await;
+        let left = cancels("w").await;
+        assert!(left.iter().all(|(_, cancel)| cancel.job != record.job.id), "it has ended: {left:?}");
     });
 }
 
