@@ -24,6 +24,7 @@ mod openapi;
 mod outage;
 mod outcome;
 mod output;
+mod parked;
 mod poll;
 mod progress;
 mod readme;
