@@ -21,6 +21,7 @@ mod layers;
 mod list;
 mod open_mode;
 mod openapi;
+mod order;
 mod outage;
 mod outcome;
 mod output;
