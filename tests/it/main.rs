@@ -42,3 +42,4 @@ mod sweep;
 mod text;
 mod unique;
 mod wire;
+mod zombie;
