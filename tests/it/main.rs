@@ -5,6 +5,7 @@ mod harness;
 mod append;
 mod batch;
 mod cancel;
+mod claim_key;
 mod claims;
 mod cli;
 mod cli_enqueue;
