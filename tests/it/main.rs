@@ -14,6 +14,7 @@ mod cli_watch;
 mod clocks;
 mod completed_once;
 mod connect;
+mod crowd;
 mod delete;
 mod enqueue;
 mod errors;
