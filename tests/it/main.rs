@@ -32,6 +32,7 @@ mod open_mode;
 mod openapi;
 mod order;
 mod outage;
+mod outage_lease;
 mod outcome;
 mod output;
 mod parked;
