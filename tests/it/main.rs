@@ -50,6 +50,7 @@ mod state;
 mod stream;
 mod sweep;
 mod text;
+mod undelivered;
 mod unique;
 mod wire;
 mod zombie;
