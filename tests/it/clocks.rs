@@ -42,8 +42,8 @@ fn assert_soon(event: &Value, due: i64) {
 async fn run_that_takes_too_long_is_timed_out_though_it_beats(store: Store) {
     let lane = Lane::shared(store).await;
     let job = lane.job(json!({"timeout_ms": 1_200, "max_attempts": 2, "backoff": {"initial_ms": 0}})).await;
-    let mut stream = job.resume(2).await;
     let lease = lane.take(json!({"lease_ms": 60_000})).await;
+    let mut stream = job.resume(2).await;
     beat_until_lost(lease.clone()).await;
     let event = stream.expect("retrying").await.json();
     assert_soon(&event, millis(&lease.document["started_at"]) + 1_200);
@@ -80,6 +80,7 @@ async fn each_run_has_the_whole_timeout(store: Store) {
     }
     let lease = lane.take(json!({})).await;
     beat_until_lost(lease.clone()).await;
+    lease.lapsed().await;
     let log = assert_folds(&job).await;
     let last = log.last().expect("a log has events");
     assert_eq!((&last["type"], &last["data"]["error"]["code"]), (&json!("retrying"), &json!("timed_out")));
@@ -101,8 +102,8 @@ async fn run_within_its_timeout_is_left_alone(store: Store) {
 async fn deadline_ends_a_job_that_beats_and_has_attempts_left(store: Store) {
     let lane = Lane::shared(store).await;
     let job = lane.job(json!({"deadline_ms": 1_200, "max_attempts": 5})).await;
-    let mut stream = job.resume(2).await;
     let lease = lane.take(json!({"lease_ms": 60_000})).await;
+    let mut stream = job.resume(2).await;
     beat_until_lost(lease.clone()).await;
     let event = stream.expect("failed").await.json();
     assert_eq!((&event["data"]["code"], &event["attempt"]), (&json!("deadline"), &json!(1)));

@@ -87,7 +87,7 @@ async fn token_of_an_earlier_run_is_worthless(store: Store) {
         }
         match run {
             4 => drop(lease.complete().await),
-            _ => drop(lease.release(json!({})).await),
+            _ => drop(lease.release(json!({"reason": format!("after run {run}")})).await),
         }
         earlier.push(lease);
     }

@@ -12,6 +12,7 @@ on_both_stores!(
     earlier_run_at_comes_first,
     job_that_comes_back_keeps_no_place_of_its_own,
     one_claim_takes_the_keys_in_turn,
+    claim_is_filled_though_most_keys_have_little,
     claims_one_by_one_take_the_keys_in_turn,
     priority_goes_before_fairness,
     flood_of_one_key_does_not_starve_the_next,
@@ -114,6 +115,16 @@ async fn one_claim_takes_the_keys_in_turn(store: Store) {
     let first_round = &got[..3];
     assert_eq!(["a", "b", "c"].map(|key| share(first_round, key)), [1, 1, 1], "{got:?}");
     assert_eq!(["a", "b", "c"].map(|key| share(&got, key)), [5, 3, 1], "{got:?}");
+}
+
+async fn claim_is_filled_though_most_keys_have_little(store: Store) {
+    let lane = Lane::shared(store).await;
+    let little = ('a'..='j').map(|key| named(key, json!({"concurrency_key": key.to_string()})));
+    let much = (0..30).map(|n| named(format!("z{n}"), json!({"concurrency_key": "z"})));
+    lane.jobs(little.chain(much)).await;
+    let got = subjects(&lane.take_all(20, json!({"max": 20})).await);
+    assert_eq!(got.iter().filter(|subject| subject.starts_with('z')).count(), 10, "{got:?}");
+    lane.take_all(20, json!({})).await;
 }
 
 async fn claims_one_by_one_take_the_keys_in_turn(store: Store) {

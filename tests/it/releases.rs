@@ -19,8 +19,8 @@ on_both_stores!(
 async fn released_job_is_claimable_at_once_and_keeps_its_attempt(store: Store) {
     let lane = Lane::shared(store).await;
     let job = lane.job(json!({"max_attempts": 1})).await;
-    let mut stream = job.resume(2).await;
     let lease = lane.take(json!({})).await;
+    let mut stream = job.resume(2).await;
     let answer = lease.release(json!({"reason": "deploy"})).await;
     assert_eq!(answer, json!({"seq": 3, "lease": null, "cancel_requested": false}));
     let event = stream.expect("released").await.json();

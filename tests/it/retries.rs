@@ -42,8 +42,8 @@ async fn failed(lease: &Lease, data: Value) -> Value {
 async fn failure_with_attempts_left_is_retrying_and_keeps_its_error(store: Store) {
     let lane = Lane::shared(store).await;
     let job = lane.job(json!({"max_attempts": 2, "backoff": {"initial_ms": 60_000}})).await;
-    let mut stream = job.resume(2).await;
     let lease = lane.take(json!({})).await;
+    let mut stream = job.resume(2).await;
     let details = json!({"status": 502, "body": ["x"]});
     let error = json!({"code": "upstream", "message": "bad gateway", "details": details});
     let answer = lease.fail(error.clone()).await;
@@ -133,7 +133,6 @@ async fn backoff_grows_by_its_factor_up_to_its_cap(store: Store) {
 }
 
 async fn jitter_spreads_within_its_bounds(store: Store) {
-    let lane = Lane::shared(store).await;
     let table = [
         (json!({}), 1_000, 0.2),
         (json!({"initial_ms": 50_000, "jitter": 0.5}), 50_000, 0.5),
@@ -141,6 +140,7 @@ async fn jitter_spreads_within_its_bounds(store: Store) {
         (json!({"initial_ms": 20_000, "jitter": 1}), 20_000, 1.0),
     ];
     for (backoff, expected, jitter) in table {
+        let lane = Lane::shared(store).await;
         lane.jobs((0..30).map(|_| json!({"backoff": backoff}))).await;
         let mut delays = Vec::new();
         for lease in lane.take_all(30, json!({})).await {

@@ -1,8 +1,6 @@
 //! A slot is free the moment its run has ended, in whichever way (case 13): counted from live leases, so that there
 //! is nothing that could leak.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::harness::*;
@@ -11,7 +9,6 @@ on_both_stores!(
     every_end_frees_the_slot_of_the_queue_at_once,
     every_end_frees_the_slot_of_the_key_at_once,
     ends_that_the_gateway_makes_free_the_slot_soon,
-    slot_of_a_dead_worker_is_free_after_its_lease_alone,
     slots_survive_kill_9,
 );
 
@@ -109,22 +106,6 @@ async fn ends_that_the_gateway_makes_free_the_slot_soon(store: Store) {
         assert!((0..=1_000).contains(&after), "way {}: {after} ms after {ended}", n % 4);
         leases[0].complete().await;
     }
-}
-
-/// Nobody sweeps for it: a claim after the end of the lease counts live leases only.
-async fn slot_of_a_dead_worker_is_free_after_its_lease_alone(store: Store) {
-    let lane = Lane::shared(store).await;
-    lane.set(json!({"concurrency": 2})).await;
-    lane.jobs((0..4).map(|_| json!({}))).await;
-    let dead = lane.take_all(2, json!({"lease_ms": 1_000})).await;
-    lane.assert_none().await;
-    dead[1].sleep_past_end(Duration::from_millis(30)).await;
-    lane.take_all(2, json!({})).await;
-    for lease in dead {
-        lease.lapsed().await;
-        assert_eq!(lease.job.types().await, ["queued", "started", "released"]);
-    }
-    lane.assert_none().await;
 }
 
 async fn slots_survive_kill_9(store: Store) {

@@ -222,11 +222,15 @@ pub fn tries(log: &[Value]) -> Vec<(&str, u64)> {
     log.iter().map(|event| (text(&event["type"]), number(&event["attempt"]))).collect()
 }
 
-/// State and log of a job agree.
+/// State and log of a job agree. An event that comes between the two reads is waited for.
 pub async fn assert_folds(job: &Job) -> Vec<Value> {
-    let log = job.log().await;
+    let (log, state) = super::eventually(PATIENCE, "two reads of one moment", async || {
+        let (log, state) = (job.log().await, job.state().await);
+        (state["seq"] == log.len()).then_some((log, state))
+    })
+    .await;
     let mut expected = super::fold(&log);
     expected["id"] = job.id.clone().into();
-    assert_eq!(super::plain(&job.state().await), super::plain(&expected), "state and log agree: {log:?}");
+    assert_eq!(super::plain(&state), super::plain(&expected), "state and log agree: {log:?}");
     log
 }
