@@ -11,6 +11,7 @@ mod follow;
 mod gateway;
 mod journal;
 pub mod maintenance;
+mod queues;
 mod reads;
 
 pub use claims::Delivery;
@@ -19,6 +20,7 @@ pub use error::ServiceError;
 pub use follow::{Cursor, Follow, Opening, Reader, ResetReason, Step};
 pub use gateway::{Gateway, Settings};
 pub use journal::{Appended, CancelAnswer};
+pub use queues::QueueReport;
 pub use reads::{EventPage, JobPage};
 
 pub use crate::store::{Idempotency, Taken};

@@ -38,6 +38,7 @@ mod output;
 mod parked;
 mod poll;
 mod progress;
+mod queue_statistics;
 mod readme;
 mod releases;
 mod result;
