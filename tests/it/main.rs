@@ -25,6 +25,7 @@ mod outcome;
 mod output;
 mod poll;
 mod progress;
+mod queue_settings;
 mod queues;
 mod readme;
 mod result;
