@@ -10,6 +10,7 @@ mod cli_enqueue;
 mod cli_run;
 mod cli_watch;
 mod connect;
+mod defaults;
 mod delete;
 mod enqueue;
 mod errors;
