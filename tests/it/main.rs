@@ -24,6 +24,7 @@ mod openapi;
 mod outage;
 mod outcome;
 mod output;
+mod pause;
 mod poll;
 mod progress;
 mod queue_settings;
