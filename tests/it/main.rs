@@ -27,6 +27,7 @@ mod output;
 mod pause;
 mod poll;
 mod progress;
+mod purge;
 mod queue_settings;
 mod queues;
 mod readme;
