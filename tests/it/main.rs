@@ -10,6 +10,7 @@ mod cli_enqueue;
 mod cli_run;
 mod cli_watch;
 mod connect;
+mod dead_letters;
 mod defaults;
 mod delete;
 mod enqueue;
