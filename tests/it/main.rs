@@ -32,6 +32,7 @@ mod purge;
 mod queue_settings;
 mod queues;
 mod readme;
+mod redrive;
 mod result;
 mod resume;
 mod shutdown;
