@@ -42,4 +42,5 @@ mod stream;
 mod sweep;
 mod text;
 mod unique;
+mod waiting;
 mod wire;
