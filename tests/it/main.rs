@@ -44,3 +44,4 @@ mod text;
 mod unique;
 mod waiting;
 mod wire;
+mod workers;
