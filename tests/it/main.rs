@@ -36,6 +36,7 @@ mod redrive;
 mod result;
 mod resume;
 mod shutdown;
+mod signals;
 mod stalled;
 mod state;
 mod stream;
