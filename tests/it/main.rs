@@ -5,6 +5,7 @@ mod harness;
 mod append;
 mod batch;
 mod cancel;
+mod cancel_running;
 mod cli;
 mod cli_enqueue;
 mod cli_run;
