@@ -44,6 +44,7 @@ mod stream;
 mod sweep;
 mod text;
 mod unique;
+mod unwatched;
 mod waiting;
 mod wire;
 mod workers;
