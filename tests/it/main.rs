@@ -42,6 +42,7 @@ mod stalled;
 mod state;
 mod stream;
 mod sweep;
+mod sweep_live;
 mod text;
 mod unique;
 mod unwatched;
