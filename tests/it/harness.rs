@@ -12,7 +12,7 @@ mod stream;
 
 pub use fold::{assert_covers, fold, plain};
 pub use http::{Answer, Connection, Request};
-pub use job::{Job, Lease, Posted, assert_problem, instant, number, pairs, text};
+pub use job::{Job, Posted, assert_problem, instant, number, pairs, text};
 pub use queue::{Queue, Worker};
 pub use random::Random;
 pub use server::{Directory, Server, Store, milepost, run_to_end};

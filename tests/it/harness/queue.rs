@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::job::{number, text};
-use super::{Answer, Job, Lease, Request, Server, Stream, unique};
+use super::job::{Lease, number, text};
+use super::{Answer, Job, Request, Server, Stream, unique};
 
 #[derive(Clone)]
 pub struct Queue {
