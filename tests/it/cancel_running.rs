@@ -1,5 +1,7 @@
 //! Cancel of a job that a worker holds under a lease: it is told at once in every way there is, and ended by force.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -177,7 +179,8 @@ async fn lines_in_progress_are_answered_at_once_on_cancel(store: Store) {
     }
     job.cancel(json!({"grace_ms": 60_000})).await.expect(202);
     let answer = answered(&mut lines).await.expect(200);
-    assert_eq!((&answer["cancel_requested"], &answer["stored"], &answer["seq"]), (&json!(true), &json!(2), &json!(4)));
+    assert_eq!((&answer["cancel_requested"], &answer["stored"]), (&json!(true), &json!(2)));
+    assert!(number(&answer["seq"]) >= 4, "{answer}");
     assert_eq!(job.types().await, ["queued", "started", "output", "output", "cancel_requested"]);
     job.append(json!({"type": "cancelled"})).await;
 }
@@ -284,22 +287,26 @@ async fn run_that_ends_any_other_way_ends_as_cancelled(store: Store) {
     run.note("then silence").await;
     lost.cancel(json!({"reason": "user left", "grace_ms": 120_000})).await.expect(202);
     for (job, code) in [
-        (&failing, Some("boom")),
-        (&final_failure, Some("boom")),
-        (&released, None),
-        (&snoozed, None),
-        (&timed_out, Some("timed_out")),
-        (&late, Some("deadline")),
-        (&lost, Some("lease_expired")),
+        (&failing, "boom"),
+        (&final_failure, "boom"),
+        (&timed_out, "timed_out"),
+        (&late, "deadline"),
+        (&lost, "lease_expired"),
     ] {
         job.ended().await;
         let state = job.folded().await;
-        assert_eq!((&state["state"], state["error"]["code"].as_str()), (&json!("cancelled"), code));
+        assert_eq!((&state["state"], &state["error"]["code"]), (&json!("cancelled"), &json!(code)));
         let log = job.log().await;
         let end = log.last().expect("a log");
-        assert_eq!((end["type"].as_str(), end["data"]["error"]["code"].as_str()), (Some("cancelled"), code));
-        assert_eq!(end["data"]["reason"], "user left", "{code:?}");
+        assert_eq!((&end["type"], &end["data"]["error"]["code"]), (&json!("cancelled"), &json!(code)));
+        assert_eq!(end["data"]["reason"], "user left", "{code}");
         assert_eq!(ends(&job.types().await), 1);
+    }
+    // No work went wrong here: there is nothing to keep but the reason.
+    for job in [&released, &snoozed] {
+        assert_eq!(job.folded().await["state"], "cancelled");
+        assert_eq!(job.log().await.last().expect("a log")["data"]["reason"], "user left");
+        assert_eq!(job.types().await, ["queued", "started", "cancel_requested", "cancelled"]);
     }
     assert_eq!(failing.state().await["error"]["details"], json!({"x": 1}), "the error is kept whole");
     queue.worker().finds_nothing().await;
@@ -462,46 +469,42 @@ async fn race_of_cancel_and_claim_has_one_answer(store: Store) {
     }
 }
 
+/// Cancels one job after the other until the server is gone; the ids of those that are known to be cancelled.
+async fn cancel_until_gone(jobs: Vec<Job>, count: Arc<AtomicUsize>) -> Vec<String> {
+    let mut known = Vec::new();
+    for job in jobs {
+        match job.post("/cancel").json(&json!({"grace_ms": 60_000})).try_send().await {
+            Ok(answer) if answer.expect(202)["state"] == "cancelled" => {
+                known.push(job.id);
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(_) => {}
+            Err(_) => break,
+        }
+    }
+    known
+}
+
 async fn nothing_cancelled_is_handed_out_after_a_crash(store: Store) {
     let server = store.serve(&[]).await;
     let queue = Queue::own(&server);
     let mut random = Random::new();
     for _ in 0..3 {
-        let jobs = queue.jobs(150, json!({})).await;
-        let cancelling: Vec<_> = jobs
-            .chunks(50)
-            .map(|jobs| {
-                let jobs = jobs.to_vec();
-                tokio::spawn(async move {
-                    let mut known = Vec::new();
-                    for job in jobs {
-                        match job.post("/cancel").json(&json!({"grace_ms": 0})).try_send().await {
-                            Ok(answer) if answer.status() == 202 && answer.json()["state"] == "cancelled" => {
-                                known.push(job.id);
-                            }
-                            Ok(_) => {}
-                            Err(_) => break,
-                        }
-                    }
-                    known
-                })
-            })
-            .collect();
-        let claiming: Vec<_> = (0..2)
-            .map(|_| {
-                let worker = queue.worker();
-                tokio::spawn(async move { while worker.claim(2, 0).try_send().await.is_ok() {} })
-            })
-            .collect();
-        tokio::time::sleep(Duration::from_millis(60 + random.below(100))).await;
+        let jobs = queue.jobs(400, json!({})).await;
+        let count = Arc::new(AtomicUsize::new(0));
+        let cancelling: Vec<_> =
+            jobs.chunks(100).map(|jobs| tokio::spawn(cancel_until_gone(jobs.to_vec(), count.clone()))).collect();
+        let worker = queue.worker();
+        let claiming = tokio::spawn(async move { while worker.claim(1, 0).try_send().await.is_ok() {} });
+        let enough = 10 + random.below(50) as usize;
+        eventually(PATIENCE, "a crash in the middle", async || (count.load(Ordering::Relaxed) > enough).then_some(()))
+            .await;
         server.kill9();
         let mut known = Vec::new();
         for task in cancelling {
             known.extend(task.await.expect("ends with the server"));
         }
-        for task in claiming {
-            task.await.expect("ends with the server");
-        }
+        claiming.await.expect("ends with the server");
         server.restart().await;
         let mut given: Vec<String> = Vec::new();
         loop {
@@ -509,9 +512,9 @@ async fn nothing_cancelled_is_handed_out_after_a_crash(store: Store) {
             if part.is_empty() {
                 break;
             }
-            given.extend(part.iter().map(|job| job.id.clone()));
+            given.extend(part.into_iter().map(|job| job.id));
         }
-        assert!(!known.is_empty() && !given.is_empty(), "the crash came too early or too late to show anything");
+        assert!(!given.is_empty(), "the crash came too late to show anything");
         assert!(!given.iter().any(|id| known.contains(id)), "a cancelled job was handed out");
         for job in &jobs {
             let types = job.types().await;
