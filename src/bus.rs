@@ -18,7 +18,7 @@ pub use frame::{Control, Frame, encode_replay};
 pub use queues::{News, QueueNews};
 
 use crate::domain::{JobId, State};
-use crate::store::{Committed, CommittedJob};
+use crate::store::Committed;
 
 /// How long a channel outlives its last watcher: a reload, or the next poll, finds it warm.
 const LINGER: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ impl Bus {
             if let Some(channel) = self.channel(changed.job.id) {
                 channel.push(&changed.job, &changed.events);
             }
-            if let Some(news) = news(changed) {
+            if let Some(news) = news(changed.job.state) {
                 self.queues.note(&changed.job.queue, news);
             }
         }
@@ -93,9 +93,9 @@ impl Bus {
     }
 }
 
-/// What a change means to those who wait for work in the job's queue.
-fn news(changed: &CommittedJob) -> Option<News> {
-    match changed.job.state {
+/// What a job's change to this state means to those who wait for work in its queue.
+fn news(state: State) -> Option<News> {
+    match state {
         State::Scheduled | State::Queued | State::Retrying => Some(News::Work),
         State::Running | State::Expired => None,
         State::Completed | State::Failed | State::Cancelled => Some(News::Slot),

@@ -40,7 +40,8 @@ pub trait Store: Send + Sync + 'static {
     /// What lease tokens are made with; written when the store was created.
     fn lease_secret(&self) -> &LeaseSecret;
 
-    /// How many commits run side by side without waiting for each other.
+    /// How many commits run side by side without waiting for each other. If several, the last one is for new jobs that
+    /// nothing else depends on.
     fn committers(&self) -> usize;
 
     /// Reads jobs and keys, as they are now.
@@ -281,6 +282,14 @@ impl Change {
             && self.dies().is_none()
             && !self.is_revived()
             && !self.forgets_watches()
+    }
+
+    /// Whether a job, its log and its place among those that wait are all there is to write.
+    fn is_plainly_new(&self) -> bool {
+        self.before.is_none()
+            && !self.lease.open
+            && self.takes_unique_key().is_none()
+            && !self.job().state.is_terminal()
     }
 
     /// The run that ended by somebody else's doing: its worker does not know yet.

@@ -228,9 +228,10 @@ impl Journal {
         answered.await.unwrap_or(Err(ServiceError::Internal))
     }
 
-    /// Commands that meet in a key or a job go to one committer, which sees them one after the other; the rest is
-    /// dealt by chance.
+    /// Commands that meet in a key or a job go to one committer, which sees them one after the other. New jobs that meet
+    /// nothing go to the last one, and share it with nobody if there are several.
     fn shard(&self, command: &Command) -> usize {
+        let last = self.committers.len() - 1;
         let hash = if let Some(key) = command.unique_keys().next() {
             self.hasher.hash_one(key)
         } else if let Some(id) = command.job() {
@@ -238,8 +239,8 @@ impl Journal {
         } else if let Some(idempotency) = command.idempotency() {
             self.hasher.hash_one(&idempotency.request)
         } else {
-            rand::random()
+            return last;
         };
-        (hash % self.committers.len() as u64) as usize
+        (hash % last.max(1) as u64) as usize
     }
 }

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use sqlx::Connection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
-use super::clock::Clock;
+use super::clock::{Clock, Presence};
 use super::{
     Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish,
     is_conflict, schema,
@@ -35,6 +35,7 @@ const SCHEMA: &str = "milepost";
 pub struct PostgresStore {
     pool: PgPool,
     clock: Clock,
+    presence: Presence,
     epoch: String,
     lease_secret: LeaseSecret,
     node: String,
@@ -52,6 +53,8 @@ impl PostgresStore {
                 ("search_path", SCHEMA),
                 // Our statements are few and their plans do not depend on their values; custom plans cost twice the CPU.
                 ("plan_cache_mode", "force_generic_plan"),
+                // They touch few rows each. The planner cannot know, and compiling one took 50 ms.
+                ("jit", "off"),
                 // A statement that takes this long is stuck; whoever waits for it is told to try again.
                 ("statement_timeout", "30s"),
             ]);
@@ -87,7 +90,8 @@ impl PostgresStore {
         drop(connection);
         let node = format!("{:016x}", rand::random::<u64>());
         let known_queues = Mutex::default();
-        let store = Self { pool, clock: Clock::new(), epoch, lease_secret, node, known_queues };
+        let store =
+            Self { pool, clock: Clock::new(), presence: Presence::new(), epoch, lease_secret, node, known_queues };
         store.probe().await?;
         store.tidy(u64::MAX).await?;
         Ok(store)
@@ -95,6 +99,11 @@ impl PostgresStore {
 }
 
 impl PostgresStore {
+    /// Before a lease is judged: what this node's absence cost its holder is given back.
+    async fn be_present(&self) -> Result<(), StoreError> {
+        if self.presence.was_away() { self.probe().await } else { Ok(()) }
+    }
+
     /// A queue has its row from its first job on. Rows never go, so each is made sure of once.
     async fn know_queues(&self, batch: &Batch) -> Result<(), StoreError> {
         let new: Vec<QueueName> = {
@@ -128,14 +137,18 @@ impl Store for PostgresStore {
     }
 
     fn committers(&self) -> usize {
-        2
+        // Two for what happens to jobs. New jobs come by themselves: neither kind waits for the other's statements, and
+        // each batch is one statement.
+        3
     }
 
     async fn resolve(&self, lookup: &Lookup) -> Result<Resolved, StoreError> {
+        self.be_present().await?;
         read::resolve(&self.pool, lookup).await
     }
 
     async fn commit(&self, batch: &Batch) -> Result<Commit, StoreError> {
+        self.be_present().await?;
         self.know_queues(batch).await?;
         match write::commit(&self.pool, batch).await {
             Err(StoreError::Unavailable(error)) if is_conflict(&error) => Ok(Commit::rolled_back()),
@@ -144,6 +157,7 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError> {
+        self.be_present().await?;
         loop {
             match claim::claim(&self.pool, wishes, self.now()).await {
                 // Given up by the database for another one: nothing was handed out.
@@ -178,6 +192,7 @@ impl Store for PostgresStore {
     }
 
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
+        self.be_present().await?;
         read::overdue(&self.pool, limit).await
     }
 
@@ -194,6 +209,7 @@ impl Store for PostgresStore {
         let asked = Instant::now();
         let at = pulse::pulse(&self.pool, &self.node).await?;
         self.clock.read(asked, at);
+        self.presence.shown();
         Ok(())
     }
 }

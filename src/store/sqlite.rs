@@ -19,6 +19,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection};
 use tokio::sync::Mutex;
 
+use super::clock::Presence;
 use super::{
     Batch, Claimed, Commit, Committed, EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Resolved, Store,
     StoreError, Wish, schema,
@@ -34,6 +35,7 @@ pub struct SqliteStore {
     /// in its busy handler is fair and wakes at once. Held across awaits on purpose.
     writer: Mutex<SqliteConnection>,
     readers: SqlitePool,
+    presence: Presence,
     epoch: String,
     lease_secret: LeaseSecret,
     /// Locked as long as this store lives.
@@ -71,7 +73,8 @@ impl SqliteStore {
             .test_before_acquire(false)
             .connect_with(options.create_if_missing(false).read_only(true))
             .await?;
-        let store = Self { writer: Mutex::new(writer), readers, epoch, lease_secret, _lock: lock };
+        let store =
+            Self { writer: Mutex::new(writer), readers, presence: Presence::new(), epoch, lease_secret, _lock: lock };
         store.probe().await?;
         Ok(store)
     }
@@ -90,6 +93,13 @@ fn lock(path: &Path) -> Result<File, StoreError> {
             Err(StoreError::Unusable(format!("another gateway is using {}", path.display())))
         }
         Err(std::fs::TryLockError::Error(error)) => Err(unusable(&error)),
+    }
+}
+
+impl SqliteStore {
+    /// Before a lease is judged: what this node's absence cost its holder is given back.
+    async fn be_present(&self) -> Result<(), StoreError> {
+        if self.presence.was_away() { self.probe().await } else { Ok(()) }
     }
 }
 
@@ -114,10 +124,12 @@ impl Store for SqliteStore {
     }
 
     async fn resolve(&self, lookup: &Lookup) -> Result<Resolved, StoreError> {
+        self.be_present().await?;
         read::resolve(&self.readers, lookup, self.now()).await
     }
 
     async fn commit(&self, batch: &Batch) -> Result<Commit, StoreError> {
+        self.be_present().await?;
         let now = self.now();
         let mut writer = self.writer.lock().await;
         let mut transaction = writer.begin_with("begin immediate").await?;
@@ -132,6 +144,7 @@ impl Store for SqliteStore {
     }
 
     async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError> {
+        self.be_present().await?;
         let now = self.now();
         let mut writer = self.writer.lock().await;
         let mut transaction = writer.begin_with("begin immediate").await?;
@@ -177,6 +190,7 @@ impl Store for SqliteStore {
     }
 
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
+        self.be_present().await?;
         read::overdue(&self.readers, self.now(), limit).await
     }
 
@@ -198,6 +212,7 @@ impl Store for SqliteStore {
         let mut transaction = writer.begin_with("begin immediate").await?;
         pulse::pulse(&mut transaction, now).await?;
         transaction.commit().await?;
+        self.presence.shown();
         Ok(())
     }
 }

@@ -36,19 +36,29 @@ pub(super) async fn promote(connection: &mut PgConnection, now: Timestamp) -> Re
     Ok(queues.iter().filter_map(|queue| QueueName::parse(queue)).collect())
 }
 
+/// When the next job that waits for its instant becomes claimable.
+async fn next_instant(connection: &mut PgConnection) -> Result<Option<Timestamp>, StoreError> {
+    let next: Option<OffsetDateTime> =
+        sqlx::query_scalar("select min(run_at) from later").fetch_one(connection).await?;
+    Ok(next.map(Timestamp::from_datetime))
+}
+
 pub(super) async fn claim(pool: &PgPool, wishes: &[Wish], now: Timestamp) -> Result<Claimed, StoreError> {
     let mut transaction = pool.begin().await?;
     let connection = &mut *transaction;
     let mut answers = answer_again(connection, wishes).await?;
     let fresh: Vec<usize> = (0..wishes.len()).filter(|index| answers[*index].is_none()).collect();
     let requests: Vec<&ClaimRequest> = fresh.iter().map(|index| &wishes[*index].request).collect();
-    promote(connection, now).await?;
-    let mut queues = lock_queues(connection, &requests, now).await?;
+    let (mut queues, mut next) = lock_queues(connection, &requests, now).await?;
+    if next.is_some_and(|next| next <= now) {
+        promote(connection, now).await?;
+        next = next_instant(connection).await?;
+    }
     let Dealt { taken, changes, overdue, stale } = deal(&mut Hand { connection }, &mut queues, &requests, now).await?;
     let connection = &mut *transaction;
     write(connection, &changes, stale).await?;
     store_queues(connection, &queues).await?;
-    let opens_at = opens_at(connection, &queues, now).await?;
+    let opens_at = queues.values().filter_map(|queue| queue.opens_at(now)).chain(next).min();
     for (index, taken) in fresh.into_iter().zip(taken) {
         remember(connection, &wishes[index], &taken).await?;
         answers[index] = Some(WishAnswer::Jobs(taken));
@@ -127,26 +137,29 @@ async fn remember(connection: &mut PgConnection, wish: &Wish, taken: &[Taken]) -
     Ok(())
 }
 
-/// Locks the rows of the queues asked for, by name, and gathers what their limits need.
+/// Locks the rows of the queues asked for, by name, and gathers what their limits need; and, by the way, when the next
+/// job becomes claimable that waits for its instant.
 async fn lock_queues(
     connection: &mut PgConnection,
     requests: &[&ClaimRequest],
     now: Timestamp,
-) -> Result<HashMap<QueueName, QueueState>, StoreError> {
+) -> Result<(HashMap<QueueName, QueueState>, Option<Timestamp>), StoreError> {
     let mut names: Vec<&str> = requests.iter().flat_map(|r| &r.queues).map(QueueName::as_str).collect();
     names.sort_unstable();
     names.dedup();
     let rows = sqlx::query(
-        "select queue, settings, paused_at is not null as paused, held_until, turns, ahead_until
+        "select queue, settings, paused_at is not null as paused, held_until, turns, ahead_until,
+             (select min(run_at) from later) as next_at
          from queues where queue = any($1) order by queue for no key update",
     )
     .bind(names)
     .fetch_all(&mut *connection)
     .await?;
+    let next = rows.first().map_or(Ok(None), |row| row.instant("next_at"))?;
     let mut queues = rows.iter().map(row::queue_state).collect::<Result<HashMap<_, _>, _>>()?;
     count_running(connection, &mut queues).await?;
     gather_rates(connection, &mut queues, now).await?;
-    Ok(queues)
+    Ok((queues, next))
 }
 
 /// From live leases, never from a counter that could drift.
@@ -321,15 +334,4 @@ async fn store_queues(
         }
     }
     Ok(())
-}
-
-async fn opens_at(
-    connection: &mut PgConnection,
-    queues: &HashMap<QueueName, QueueState>,
-    now: Timestamp,
-) -> Result<Option<Timestamp>, StoreError> {
-    let next: Option<OffsetDateTime> =
-        sqlx::query_scalar("select min(run_at) from later").fetch_one(connection).await?;
-    let next = next.map(Timestamp::from_datetime);
-    Ok(queues.values().filter_map(|queue| queue.opens_at(now)).chain(next).min())
 }
