@@ -6,12 +6,14 @@
 mod access;
 mod append;
 mod assets;
+mod backlog;
 mod claims;
 mod error;
 mod events;
 mod extract;
 mod jobs;
 mod operations;
+mod queues;
 mod reads;
 mod schema;
 mod stream;
@@ -129,6 +131,12 @@ impl Gateway {
             .routes(routes!(jobs::cancel_job))
             .routes(routes!(jobs::retry_job))
             .routes(routes!(claims::claim_jobs))
+            .routes(routes!(queues::list_queues))
+            .routes(routes!(queues::get_queue, queues::set_queue))
+            .routes(routes!(queues::pause_queue))
+            .routes(routes!(queues::resume_queue))
+            .routes(routes!(backlog::purge_queue))
+            .routes(routes!(backlog::redrive_queue))
             .routes(routes!(operations::get_livez))
             .routes(routes!(operations::get_readyz))
             .routes(routes!(operations::get_openapi))
@@ -186,6 +194,9 @@ async fn guard(request: Request, next: Next) -> Response {
 fn url(settings: &HttpSettings, path: &str) -> String {
     format!("{}{}{path}", settings.public_url.as_deref().unwrap_or_default(), settings.base_path)
 }
+
+/// Who acts, while there are no credentials.
+const ANYBODY: &str = "anonymous";
 
 type ApiResult = Result<Response, ApiError>;
 

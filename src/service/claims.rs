@@ -247,6 +247,7 @@ async fn look(gateway: &Gateway, looking: Vec<Claimer>) -> Left {
             return Left::default();
         }
     };
+    inner.statistics.record(&claimed.committed);
     inner.bus.publish(&claimed.committed);
     for record in claimed.records {
         inner.recent.put(record);

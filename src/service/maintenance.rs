@@ -38,6 +38,8 @@ pub async fn run(gateway: Gateway) {
         let mut pass = async || {
             if probed.elapsed() >= Duration::from_secs(1) {
                 gateway.inner.store.probe().await?;
+                gateway.read_defaults().await?;
+                gateway.store_statistics().await?;
                 probed = Instant::now();
             }
             let watched = gateway.inner.bus.audience_news(Instant::now());

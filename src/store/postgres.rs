@@ -1,9 +1,12 @@
 //! Postgres: the store for production and for several nodes. Written for 14 and later.
 
+mod backlog;
 mod claim;
 mod pulse;
+mod queues;
 mod read;
 mod tidy;
+mod waiting;
 mod write;
 
 use std::collections::{BTreeSet, HashSet};
@@ -17,10 +20,13 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 use super::clock::{Clock, Presence};
 use super::{
-    Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish,
-    is_conflict, schema,
+    Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part,
+    Resolved, Store, StoreError, Wish, is_conflict, schema,
 };
-use crate::domain::{Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp};
+use crate::domain::waiting::WaitingFor;
+use crate::domain::{
+    Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+};
 
 const MIGRATIONS: &[(&str, &str)] =
     &[("spine", include_str!("postgres/0001_spine.sql")), ("queue", include_str!("postgres/0002_queue.sql"))];
@@ -185,6 +191,38 @@ impl Store for PostgresStore {
 
     async fn list(&self, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError> {
         read::list(&self.pool, filter, limit).await
+    }
+
+    async fn queues(&self, only: Option<&QueueName>) -> Result<Vec<Queue>, StoreError> {
+        queues::queues(&self.pool, only).await
+    }
+
+    async fn queue_defaults(&self) -> Result<Vec<(QueueName, Defaults)>, StoreError> {
+        queues::queue_defaults(&self.pool).await
+    }
+
+    async fn change_queue(&self, name: &QueueName, change: &QueueChange) -> Result<bool, StoreError> {
+        queues::change_queue(&self.pool, name, change).await
+    }
+
+    async fn store_statistics(&self, slots: &[QueueSlot]) -> Result<(), StoreError> {
+        queues::store_statistics(&self.pool, &self.node, slots).await
+    }
+
+    async fn statistics(&self, queues: &[&QueueName], since: i64) -> Result<Vec<QueueSlot>, StoreError> {
+        queues::statistics(&self.pool, &self.node, queues, since).await
+    }
+
+    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.pool.acquire().await?, id, self.now()).await
+    }
+
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {
+        backlog::extent(&self.pool, backlog).await
+    }
+
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError> {
+        backlog::page(&self.pool, backlog, range).await
     }
 
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {

@@ -31,6 +31,7 @@ mod poll;
 mod progress;
 mod purge;
 mod queue_settings;
+mod queue_statistics;
 mod queues;
 mod readme;
 mod redrive;
