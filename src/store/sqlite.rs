@@ -79,7 +79,15 @@ impl SqliteStore {
             .connect_with(options.create_if_missing(false).read_only(true))
             .await?;
         let node = format!("{:016x}", rand::random::<u64>());
-        let store = Self { writer: Mutex::new(writer), readers, presence: Presence::new(), epoch, lease_secret, node, _lock: lock };
+        let store = Self {
+            writer: Mutex::new(writer),
+            readers,
+            presence: Presence::new(),
+            epoch,
+            lease_secret,
+            node,
+            _lock: lock,
+        };
         store.probe().await?;
         Ok(store)
     }
@@ -150,9 +158,10 @@ impl Store for SqliteStore {
 
     async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError> {
         self.be_present().await?;
-        let now = self.now();
         let mut writer = self.writer.lock().await;
         let mut transaction = writer.begin_with("begin immediate").await?;
+        // Not before the lock is held: else a run would begin, by the log, before the one has ended that made room.
+        let now = self.now();
         let claimed = claim::claim(&mut transaction, wishes, now).await?;
         transaction.commit().await?;
         Ok(claimed)
