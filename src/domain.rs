@@ -22,8 +22,9 @@ pub mod rules;
 mod spec;
 mod statistics;
 mod time;
+pub mod waiting;
 
-pub use cancel::CancelRequest;
+pub use cancel::{CancelRequest, CancelSignal};
 pub use claim::{ClaimRequest, WorkerName};
 pub use event::{Event, EventType, NewEvent, UserType};
 pub use id::JobId;

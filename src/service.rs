@@ -3,6 +3,7 @@
 //! [`Gateway`] is the face of this layer. Writes go through the `journal` (group commit), reads of one job's log
 //! through [`Follow`], whatever the transport; [`maintenance`] lets time pass.
 
+mod backlog;
 mod claims;
 mod defaults;
 mod enqueue;
@@ -13,6 +14,8 @@ mod journal;
 pub mod maintenance;
 mod queues;
 mod reads;
+mod signals;
+mod workers;
 
 pub use claims::Delivery;
 pub use enqueue::Enqueued;
@@ -22,5 +25,6 @@ pub use gateway::{Gateway, Settings};
 pub use journal::{Appended, CancelAnswer};
 pub use queues::QueueReport;
 pub use reads::{EventPage, JobPage};
+pub use signals::Told;
 
-pub use crate::store::{Idempotency, Taken};
+pub use crate::store::{Idempotency, Taken, Worker};

@@ -6,6 +6,7 @@
 //!
 //! Two implementations with the same behaviour: [`PostgresStore`] for production, [`SqliteStore`] embedded.
 
+mod backlog;
 mod claim;
 mod clock;
 mod error;
@@ -16,19 +17,24 @@ mod schema;
 mod sqlite;
 #[cfg(test)]
 mod tests;
+mod waiting;
+mod workers;
 
 use async_trait::async_trait;
 
+pub use backlog::{Backlog, BacklogExtent, BacklogPart, BacklogRange};
 pub use claim::{Claimed, Taken, Wish, WishAnswer};
 pub use error::StoreError;
 use error::is_conflict;
 pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
+pub use workers::{HeldJob, Sighting, Worker};
 
 use crate::domain::rules::Step;
+use crate::domain::waiting::WaitingFor;
 use crate::domain::{
-    Clocks, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Record, State,
-    Timestamp,
+    CancelSignal, Clocks, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot,
+    Record, State, Timestamp, WorkerName,
 };
 
 /// What both stores can do. Every method is one statement or one named transaction.
@@ -87,9 +93,27 @@ pub trait Store: Send + Sync + 'static {
     /// What other nodes stored of these queues, and this one before it was last started, from slot `since` on.
     async fn statistics(&self, queues: &[&QueueName], since: i64) -> Result<Vec<QueueSlot>, StoreError>;
 
+    /// Reads a job, and says what it waits for, if it waits. `None`: there is no such job.
+    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError>;
+
+    /// How far a queue's backlog reaches.
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError>;
+
+    /// Jobs of a backlog, oldest first.
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError>;
+
     /// Notes that jobs are watched on this node: unless it is said again, each is cancelled after its number of
     /// milliseconds from now.
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError>;
+
+    /// Notes who asks for work on this node.
+    async fn note_workers(&self, seen: &[Sighting]) -> Result<(), StoreError>;
+
+    /// Who was seen within so many milliseconds or holds a job, by name.
+    async fn workers(&self, within_ms: u64) -> Result<Vec<Worker>, StoreError>;
+
+    /// Which runs of these workers have been asked to stop, and how long each may still take.
+    async fn cancels(&self, workers: &[WorkerName]) -> Result<Vec<(WorkerName, CancelSignal)>, StoreError>;
 
     /// Jobs for which an instant has passed: TTL, deadline, silence, the grace of a cancel, nobody watching. A bounded
     /// number.
@@ -114,7 +138,7 @@ pub const OUTAGE_MS: u64 = 3_000;
 /// How long an idempotency key is remembered, in milliseconds: 24 hours.
 pub const IDEMPOTENCY_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// A worker that has not asked for so long is forgotten, in milliseconds: an hour.
+/// A worker that has not asked for work for so long is forgotten, in milliseconds: an hour.
 const WORKER_MS: u64 = 60 * 60 * 1_000;
 
 /// An idempotency key in its scope (credential and route, or one job's appends).
@@ -472,6 +496,8 @@ pub struct JobFilter {
     pub kind: Option<String>,
     /// About this.
     pub subject: Option<String>,
+    /// Failed, with this error code.
+    pub error_code: Option<String>,
     /// In one of these states.
     pub states: Vec<State>,
     /// Not ended.

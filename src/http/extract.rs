@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
-use crate::domain::{JobId, ParseError, QueueName, Refusal, Timestamp, body_hash, parse_json};
+use crate::domain::{JobId, ParseError, QueueName, Refusal, Timestamp, WorkerName, body_hash, parse_json};
 use crate::service::{Cursor, Idempotency};
 use crate::store::RequestKey;
 
@@ -61,6 +61,20 @@ impl<S: Send + Sync> FromRequestParts<S> for QueuePath {
         let params = RawPathParams::from_request_parts(parts, state).await.ok();
         let name = |params: &RawPathParams| params.iter().find(|(name, _)| *name == "q").map(|(_, q)| q.to_owned());
         Ok(Self(params.as_ref().and_then(name).and_then(|name| QueueName::parse(&name))))
+    }
+}
+
+/// The worker that a path names. What is no name: 422.
+pub struct WorkerPath(pub WorkerName);
+
+impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let wrong = || ApiError::invalid_request("a worker's name must match [A-Za-z0-9._:@-]{1,128}");
+        let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| wrong())?;
+        let name = params.iter().find(|(name, _)| *name == "worker").map(|(_, value)| value);
+        name.and_then(WorkerName::parse).map(WorkerPath).ok_or_else(wrong)
     }
 }
 

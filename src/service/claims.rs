@@ -120,6 +120,7 @@ impl Gateway {
         if self.is_draining() {
             return Err(ServiceError::ShuttingDown);
         }
+        let _here = self.inner.presence.arrives(&request);
         let (answer, answered) = oneshot::channel();
         let until = Instant::now() + Duration::from_millis(request.wait_ms);
         let wish = Wish { request, idempotency };

@@ -10,6 +10,7 @@ use super::claims::{self, Claims};
 use super::defaults::QueueDefaults;
 use super::journal::{Command, Journal, Recent};
 use super::queues::Statistics;
+use super::workers::Presence;
 use super::{Appended, CancelAnswer, Idempotency, ServiceError};
 use crate::bus::Bus;
 use crate::domain::{Job, JobId, Limits, NewEvent, Timestamp};
@@ -41,6 +42,7 @@ pub(super) struct Inner {
     pub bus: Arc<Bus>,
     pub journal: Journal,
     pub claims: Claims,
+    pub presence: Presence,
     pub recent: Arc<Recent>,
     pub defaults: Arc<QueueDefaults>,
     pub statistics: Arc<Statistics>,
@@ -58,8 +60,20 @@ impl Gateway {
         let (journal, mut tasks) = Journal::start(&store, &bus, &limits, &recent, &defaults, &statistics);
         let (claims, claimers) = Claims::new();
         let draining = watch::Sender::new(false);
-        let inner =
-            Arc::new(Inner { store, bus, journal, claims, recent, defaults, statistics, limits, settings, draining });
+        let presence = Presence::default();
+        let inner = Arc::new(Inner {
+            store,
+            bus,
+            journal,
+            claims,
+            presence,
+            recent,
+            defaults,
+            statistics,
+            limits,
+            settings,
+            draining,
+        });
         tasks.push(claims::start(&inner, claimers));
         (Self { inner }, tasks)
     }

@@ -1,10 +1,13 @@
 //! Postgres: the store for production and for several nodes. Written for 14 and later.
 
+mod backlog;
 mod claim;
 mod pulse;
 mod queues;
 mod read;
 mod tidy;
+mod waiting;
+mod workers;
 mod write;
 
 use std::collections::{BTreeSet, HashSet};
@@ -18,11 +21,13 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 use super::clock::{Clock, Presence};
 use super::{
-    Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish,
-    is_conflict, schema,
+    Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part,
+    Resolved, Sighting, Store, StoreError, Wish, Worker, is_conflict, schema,
 };
+use crate::domain::waiting::WaitingFor;
 use crate::domain::{
-    Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+    CancelSignal, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+    WorkerName,
 };
 
 const MIGRATIONS: &[(&str, &str)] =
@@ -210,8 +215,32 @@ impl Store for PostgresStore {
         queues::statistics(&self.pool, &self.node, queues, since).await
     }
 
+    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.pool.acquire().await?, id, self.now()).await
+    }
+
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {
+        backlog::extent(&self.pool, backlog).await
+    }
+
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError> {
+        backlog::page(&self.pool, backlog, range).await
+    }
+
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
         pulse::note_watched(&self.pool, &self.node, jobs).await
+    }
+
+    async fn note_workers(&self, seen: &[Sighting]) -> Result<(), StoreError> {
+        workers::note(&self.pool, &self.node, seen).await
+    }
+
+    async fn workers(&self, within_ms: u64) -> Result<Vec<Worker>, StoreError> {
+        workers::list(&self.pool, within_ms).await
+    }
+
+    async fn cancels(&self, workers: &[WorkerName]) -> Result<Vec<(WorkerName, CancelSignal)>, StoreError> {
+        workers::cancels(&self.pool, workers, self.now()).await
     }
 
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {

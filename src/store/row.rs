@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::domain::dispatch::QueueState;
 use crate::domain::{
     Clocks, Defaults, Ending, Event, EventType, Handouts, Job, JobId, Json, Pause, Policy, Queue, QueueCounts,
-    QueueName, QueueSettings, QueueSlot, Record, State, Tally, Timestamp,
+    QueueName, QueueSettings, QueueSlot, Record, State, Tally, Timestamp, WorkerName,
 };
 
 use super::{StoreError, Taken};
@@ -38,7 +38,8 @@ fn unreadable(what: &str) -> StoreError {
     StoreError::Unreadable(what.to_owned())
 }
 
-fn there<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
+/// What must not be null.
+pub(super) fn there<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
     value.ok_or_else(|| unreadable(column))
 }
 
@@ -139,6 +140,11 @@ pub(super) fn runs_text(taken: &[Taken]) -> String {
 /// A queue's name from `queue`.
 pub(super) fn queue_name(row: &impl Columns) -> Result<QueueName, StoreError> {
     name(row, "queue")
+}
+
+/// A worker's name from `worker`.
+pub(super) fn worker(row: &impl Columns) -> Result<WorkerName, StoreError> {
+    there(row.text("worker")?.and_then(|text| WorkerName::parse(&text)), "worker")
 }
 
 /// A queue's settings from `settings`.

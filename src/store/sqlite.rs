@@ -3,11 +3,14 @@
 //! Write-ahead log with `synchronous=FULL`: an answered write survives power loss. The database file is locked, and a
 //! second gateway on it refuses to start.
 
+mod backlog;
 mod claim;
 mod pulse;
 mod queues;
 mod read;
 mod tidy;
+mod waiting;
+mod workers;
 mod write;
 
 use std::fs::File;
@@ -23,10 +26,13 @@ use tokio::sync::Mutex;
 
 use super::clock::Presence;
 use super::{
-    Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish, schema,
+    Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part,
+    Resolved, Sighting, Store, StoreError, Wish, Worker, schema,
 };
+use crate::domain::waiting::WaitingFor;
 use crate::domain::{
-    Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+    CancelSignal, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+    WorkerName,
 };
 
 const MIGRATIONS: &[(&str, &str)] =
@@ -221,11 +227,38 @@ impl Store for SqliteStore {
         queues::statistics(&self.readers, &self.node, queues, since).await
     }
 
+    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.readers.acquire().await?, id, self.now()).await
+    }
+
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {
+        backlog::extent(&self.readers, backlog).await
+    }
+
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError> {
+        backlog::page(&self.readers, backlog, range).await
+    }
+
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
         let now = self.now();
         let jobs: Vec<(JobId, i64)> = jobs.iter().map(|(id, ms)| (*id, now.plus_millis(*ms).as_millis())).collect();
         let mut writer = self.writer.lock().await;
         pulse::note_watched(&mut writer, &jobs).await
+    }
+
+    async fn note_workers(&self, seen: &[Sighting]) -> Result<(), StoreError> {
+        let now = self.now();
+        let mut writer = self.writer.lock().await;
+        workers::note(&mut writer, seen, now).await
+    }
+
+    async fn workers(&self, within_ms: u64) -> Result<Vec<Worker>, StoreError> {
+        let after = self.now().as_millis() - within_ms as i64;
+        workers::list(&self.readers, Timestamp::from_millis(after)).await
+    }
+
+    async fn cancels(&self, workers: &[WorkerName]) -> Result<Vec<(WorkerName, CancelSignal)>, StoreError> {
+        workers::cancels(&self.readers, workers, self.now()).await
     }
 
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {

@@ -21,8 +21,7 @@ async fn statistics_are_exact_at_once_and_survive_a_restart(store: Store) {
         let claimed = server.post("/v1/claims").json(&claim).send().await.expect(200).clone();
         let (job, lease) = (&claimed["jobs"][0]["job"], &claimed["jobs"][0]["lease"]);
         let events = server.post(&format!("/v1/jobs/{}/events", text(&job["id"])));
-        let kind = ["completed", "failed", "released"][n];
-        let event = json!({"type": kind});
+        let event = json!({"type": (["completed", "failed", "released"][n])});
         events.header("Lease-Token", text(&lease["token"])).json(&event).send().await.expect(200);
         assert_eq!(number(&read().await["finished_per_min"]), [1, 2, 2][n], "a release ends no job");
     }

@@ -167,7 +167,7 @@ async fn lock_queues(
 }
 
 /// From live leases, never from a counter that could drift.
-async fn count_running(
+pub(super) async fn count_running(
     connection: &mut PgConnection,
     queues: &mut HashMap<QueueName, QueueState>,
 ) -> Result<(), StoreError> {
@@ -190,7 +190,7 @@ async fn count_running(
     Ok(())
 }
 
-async fn gather_rates(
+pub(super) async fn gather_rates(
     connection: &mut PgConnection,
     queues: &mut HashMap<QueueName, QueueState>,
     now: Timestamp,
@@ -211,8 +211,8 @@ async fn gather_rates(
     Ok(())
 }
 
-struct Hand<'a> {
-    connection: &'a mut PgConnection,
+pub(super) struct Hand<'a> {
+    pub(super) connection: &'a mut PgConnection,
 }
 
 impl Counter for Hand<'_> {

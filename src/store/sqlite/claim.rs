@@ -139,6 +139,16 @@ async fn gather_queues(
     .fetch_all(&mut *connection)
     .await?;
     let mut queues = rows.iter().map(row::queue_state).collect::<Result<HashMap<_, _>, _>>()?;
+    gather_limits(connection, &mut queues, now).await?;
+    Ok(queues)
+}
+
+/// What the limits of queues need.
+pub(super) async fn gather_limits(
+    connection: &mut SqliteConnection,
+    queues: &mut HashMap<QueueName, QueueState>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
     let limited: Vec<&QueueName> = queues
         .iter()
         .filter(|(_, s)| s.settings.concurrency.is_some() || s.settings.concurrency_per_key.is_some())
@@ -154,7 +164,7 @@ async fn gather_queues(
         .fetch_all(&mut *connection)
         .await?;
         for row in rows {
-            row::count_running(&row, &mut queues)?;
+            row::count_running(&row, queues)?;
         }
     }
     let per_key = |state: &QueueState| state.settings.rate_limit.is_some_and(|rate| rate.per_key);
@@ -169,15 +179,15 @@ async fn gather_queues(
         .fetch_all(connection)
         .await?;
         for row in rows {
-            row::gather_rate(&row, &mut queues)?;
+            row::gather_rate(&row, queues)?;
         }
     }
-    Ok(queues)
+    Ok(())
 }
 
-struct Hand<'a> {
-    connection: &'a mut SqliteConnection,
-    now: Timestamp,
+pub(super) struct Hand<'a> {
+    pub(super) connection: &'a mut SqliteConnection,
+    pub(super) now: Timestamp,
 }
 
 impl Hand<'_> {
