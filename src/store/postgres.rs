@@ -167,7 +167,7 @@ impl Store for PostgresStore {
     async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError> {
         self.be_present().await?;
         loop {
-            match claim::claim(&self.pool, wishes, self.now()).await {
+            match claim::claim(&self.pool, wishes, &self.clock).await {
                 // Given up by the database for another one: nothing was handed out.
                 Err(StoreError::Unavailable(error)) if is_conflict(&error) => {}
                 other => return other,

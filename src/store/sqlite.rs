@@ -164,9 +164,10 @@ impl Store for SqliteStore {
 
     async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError> {
         self.be_present().await?;
-        let now = self.now();
         let mut writer = self.writer.lock().await;
         let mut transaction = writer.begin_with("begin immediate").await?;
+        // Not before the lock is held: else a run would begin, by the log, before the one has ended that made room.
+        let now = self.now();
         let claimed = claim::claim(&mut transaction, wishes, now).await?;
         transaction.commit().await?;
         Ok(claimed)
