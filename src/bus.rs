@@ -79,7 +79,9 @@ impl Bus {
 
     /// Forgets channels that nobody has watched for a while. One shared tick calls this; channels have no timers.
     pub fn forget_idle(&self, now: Instant) {
-        self.lock().retain(|_, channel| channel.is_subscribed() || now.duration_since(channel.last_used()) < LINGER);
+        self.lock().retain(|_, channel| {
+            channel.is_subscribed() || channel.owes_news() || now.duration_since(channel.last_used()) < LINGER
+        });
     }
 
     /// What the store is to be told about who watches: jobs, and in how many milliseconds each is to be cancelled unless

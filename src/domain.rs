@@ -27,6 +27,7 @@ pub mod waiting;
 pub use cancel::{CancelRequest, CancelSignal};
 pub use claim::{ClaimRequest, WorkerName};
 pub use event::{Event, EventType, NewEvent, UserType};
+pub use fields::check_no_fields;
 pub use id::JobId;
 pub use job::{Job, Progress, State};
 pub use json::{Json, ParseError, body_hash, parse_json};

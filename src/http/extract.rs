@@ -15,7 +15,9 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
-use crate::domain::{JobId, ParseError, QueueName, Refusal, Timestamp, WorkerName, body_hash, parse_json};
+use crate::domain::{
+    JobId, ParseError, QueueName, Refusal, Timestamp, WorkerName, body_hash, check_no_fields, parse_json,
+};
 use crate::service::{Cursor, Idempotency};
 use crate::store::RequestKey;
 
@@ -250,10 +252,7 @@ pub async fn optional_json_body(headers: &HeaderMap, body: Body, limit: usize) -
 
 /// Reads the body of a request that says everything by its path: nothing at all, or an object without fields.
 pub async fn no_fields(headers: &HeaderMap, body: Body, limit: usize) -> Result<(), ApiError> {
-    match optional_json_body(headers, body, limit).await?.as_object() {
-        Some(fields) if fields.is_empty() => Ok(()),
-        Some(_) | None => Err(ApiError::invalid_request("takes no fields").at("")),
-    }
+    Ok(check_no_fields(optional_json_body(headers, body, limit).await?)?)
 }
 
 /// A body that stops arriving for this long is given up.

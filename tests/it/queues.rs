@@ -216,13 +216,14 @@ async fn times_of_waiting_and_running_are_those_of_the_jobs(store: Store) {
     }
     for (times, truth) in [("wait_ms", &mut waits), ("run_ms", &mut runs)] {
         truth.sort_by(f64::total_cmp);
-        let (least, most) = (truth[0], truth[truth.len() - 1]);
-        // Which of the ways to cut a small sample is taken is left open.
-        assert!((least - 1.0..=truth[5] + 1.0).contains(&of(times, "p50")), "{times} of {truth:?}: {read}");
-        assert!((truth[5] - 1.0..=most + 1.0).contains(&of(times, "p95")), "{times} of {truth:?}: {read}");
+        // Left open: which of the ways to cut a small sample is taken, and how finely times are told apart.
+        let within = |least: f64, most: f64| 0.9 * least - 1.0..=1.1 * most + 1.0;
+        let (p50, p95, most) = (of(times, "p50"), of(times, "p95"), truth[truth.len() - 1]);
+        assert!(within(truth[0], truth[5]).contains(&p50), "{times} of {truth:?}: {read}");
+        assert!(within(truth[5], most).contains(&p95), "{times} of {truth:?}: {read}");
     }
-    assert!(of("wait_ms", "p50") >= 590.0 && of("run_ms", "p95") >= 1_400.0, "{read}");
-    assert!(of("run_ms", "p50") < 1_400.0, "most were quick: {read}");
+    assert!(of("wait_ms", "p50") >= 550.0 && of("run_ms", "p95") >= 1_350.0, "{read}");
+    assert!(of("run_ms", "p50") < 1_350.0, "most were quick: {read}");
 }
 
 async fn throughput_counts_what_ended(store: Store) {
