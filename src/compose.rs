@@ -72,6 +72,7 @@ pub async fn serve(settings: ServeSettings, ready: impl FnOnce(SocketAddr)) -> R
     let address = listener.local_addr().map_err(|error| StartError::Listen(settings.listen.clone(), error))?;
     let store = open_store(&settings).await?;
     let (gateway, committers) = Gateway::start(store, settings.limits, settings.service);
+    gateway.read_defaults().await?;
     purge(&gateway, settings.purge_on_start).await?;
     let maintenance = tokio::spawn(maintain(gateway.clone()));
     let app = App::new(gateway.clone(), settings.http);
@@ -96,8 +97,7 @@ pub async fn serve(settings: ServeSettings, ready: impl FnOnce(SocketAddr)) -> R
     };
     server::serve(listener, app, settings.server, shutdown, impatience).await;
     let _ = maintenance.await;
-    drop(gateway);
-    finish(committers).await;
+    finish(gateway, committers).await;
     info!("stopped");
     Ok(())
 }
@@ -124,9 +124,14 @@ async fn maintain(gateway: Gateway) {
     }
 }
 
-/// Waits for the committers: they end when nobody can hand anything in any more, and all of it is stored.
-async fn finish(committers: Vec<tokio::task::JoinHandle<()>>) {
+/// Lets the gateway go and waits for the committers: they end when nobody can hand anything in any more, and all of it
+/// is stored.
+async fn finish(gateway: Gateway, committers: Vec<tokio::task::JoinHandle<()>>) {
     let all = async {
+        if let Err(error) = gateway.store_statistics().await {
+            warn!(%error, "the statistics of the last second are lost");
+        }
+        drop(gateway);
         for committer in committers {
             let _ = committer.await;
         }

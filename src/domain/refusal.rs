@@ -26,7 +26,7 @@ pub enum Refusal {
     /// There is no such job (any more).
     #[error("there is no job with this id")]
     JobNotFound,
-    /// Nobody has heard of the queue.
+    /// There is no such queue.
     #[error("there is no queue of this name")]
     QueueNotFound,
     /// The job has ended, and this needs one that has not.

@@ -6,8 +6,7 @@ use axum::http::HeaderMap;
 use serde::Serialize;
 
 use super::extract::{Params, QueuePath, optional_json_body};
-use super::jobs::ANYBODY;
-use super::{Api, ApiResult, json_response, schema};
+use super::{ANYBODY, Api, ApiResult, json_response, schema};
 use crate::domain::Selection;
 
 #[derive(Serialize)]
@@ -18,7 +17,7 @@ struct CountBody {
 /// Cancel what waits in a queue: scheduled, queued and retrying jobs, never running ones. Only jobs that are there when
 /// it begins. Answered when it is done; if the client hangs up before that, some jobs are cancelled and some are not.
 #[utoipa::path(
-    post, path = "/v1/queues/{queue}/purge", tag = "queues", params(schema::QueueName),
+    post, path = "/v1/queues/{q}/purge", tag = "queues", params(schema::QueueName),
     request_body(content = schema::Selection, description = "May be left out"),
     responses(
         (status = 200, description = "How many were cancelled", body = schema::Count),
@@ -29,14 +28,14 @@ struct CountBody {
 )]
 pub(super) async fn purge_queue(
     State(api): State<Api>,
-    QueuePath(queue): QueuePath,
+    queue: QueuePath,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> ApiResult {
     Params::of(query.as_deref(), &[])?;
     let selection = Selection::parse(optional_json_body(&headers, body, api.settings.max_body).await?)?;
-    let count = api.gateway.purge(queue, &selection, ANYBODY).await?;
+    let count = api.gateway.purge(queue.known()?, &selection, ANYBODY).await?;
     Ok(json_response(&CountBody { count }))
 }
 
@@ -44,7 +43,7 @@ pub(super) async fn purge_queue(
 /// held by a live one, are passed over. Answered when it is done; if the client hangs up before that, some jobs are put
 /// back and some are not.
 #[utoipa::path(
-    post, path = "/v1/queues/{queue}/redrive", tag = "queues", params(schema::QueueName),
+    post, path = "/v1/queues/{q}/redrive", tag = "queues", params(schema::QueueName),
     request_body(content = schema::Selection, description = "May be left out"),
     responses(
         (status = 200, description = "How many were put back", body = schema::Count),
@@ -55,13 +54,13 @@ pub(super) async fn purge_queue(
 )]
 pub(super) async fn redrive_queue(
     State(api): State<Api>,
-    QueuePath(queue): QueuePath,
+    queue: QueuePath,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> ApiResult {
     Params::of(query.as_deref(), &[])?;
     let selection = Selection::parse(optional_json_body(&headers, body, api.settings.max_body).await?)?;
-    let count = api.gateway.redrive(queue, &selection, ANYBODY).await?;
+    let count = api.gateway.redrive(queue.known()?, &selection, ANYBODY).await?;
     Ok(json_response(&CountBody { count }))
 }

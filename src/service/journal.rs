@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::ServiceError;
 use super::defaults::QueueDefaults;
+use super::queues::Statistics;
 use crate::bus::Bus;
 use crate::domain::{Job, JobId, Limits, NewEvent, QueueName, Refusal, Spec};
 use crate::store::{Idempotency, Store, UniqueKey};
@@ -205,14 +206,22 @@ impl Journal {
         limits: &Arc<Limits>,
         recent: &Arc<Recent>,
         defaults: &Arc<QueueDefaults>,
+        statistics: &Arc<Statistics>,
     ) -> (Self, Vec<JoinHandle<()>>) {
         let count = store.committers();
         let last_id = Arc::new(AtomicU64::new(0));
         let (mut committers, mut tasks) = (Vec::new(), Vec::new());
         for shard in 0..count {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            let (store, bus, limits) = (store.clone(), bus.clone(), limits.clone());
-            let committer = Committer::new(store, bus, limits, last_id.clone(), recent.clone(), defaults.clone());
+            let committer = Committer {
+                store: store.clone(),
+                bus: bus.clone(),
+                limits: limits.clone(),
+                last_id: last_id.clone(),
+                recent: recent.clone(),
+                defaults: defaults.clone(),
+                statistics: statistics.clone(),
+            };
             let span = tracing::info_span!("committer", shard);
             tasks.push(tokio::spawn(tracing::Instrument::instrument(committer.run(receiver), span)));
             committers.push(sender);
@@ -234,9 +243,10 @@ impl Journal {
         answered.await.unwrap_or(Err(ServiceError::Internal))
     }
 
-    /// Commands that meet in a key or a job go to one committer, which sees them one after the other; the rest is
-    /// dealt by chance.
+    /// Commands that meet in a key or a job go to one committer, which sees them one after the other. New jobs that meet
+    /// nothing go to the last one, and share it with nobody if there are several.
     fn shard(&self, command: &Command) -> usize {
+        let last = self.committers.len() - 1;
         let hash = if let Some(key) = command.unique_keys().next() {
             self.hasher.hash_one(key)
         } else if let Command::Retry { redrive: Some(queue), .. } = command {
@@ -247,8 +257,8 @@ impl Journal {
         } else if let Some(idempotency) = command.idempotency() {
             self.hasher.hash_one(&idempotency.request)
         } else {
-            rand::random()
+            return last;
         };
-        (hash % self.committers.len() as u64) as usize
+        (hash % last.max(1) as u64) as usize
     }
 }

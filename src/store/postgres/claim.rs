@@ -36,19 +36,29 @@ pub(super) async fn promote(connection: &mut PgConnection, now: Timestamp) -> Re
     Ok(queues.iter().filter_map(|queue| QueueName::parse(queue)).collect())
 }
 
+/// When the next job that waits for its instant becomes claimable.
+async fn next_instant(connection: &mut PgConnection) -> Result<Option<Timestamp>, StoreError> {
+    let next: Option<OffsetDateTime> =
+        sqlx::query_scalar("select min(run_at) from later").fetch_one(connection).await?;
+    Ok(next.map(Timestamp::from_datetime))
+}
+
 pub(super) async fn claim(pool: &PgPool, wishes: &[Wish], now: Timestamp) -> Result<Claimed, StoreError> {
     let mut transaction = pool.begin().await?;
     let connection = &mut *transaction;
     let mut answers = answer_again(connection, wishes).await?;
     let fresh: Vec<usize> = (0..wishes.len()).filter(|index| answers[*index].is_none()).collect();
     let requests: Vec<&ClaimRequest> = fresh.iter().map(|index| &wishes[*index].request).collect();
-    promote(connection, now).await?;
-    let mut queues = lock_queues(connection, &requests, now).await?;
+    let (mut queues, mut next) = lock_queues(connection, &requests, now).await?;
+    if next.is_some_and(|next| next <= now) {
+        promote(connection, now).await?;
+        next = next_instant(connection).await?;
+    }
     let Dealt { taken, changes, overdue, stale } = deal(&mut Hand { connection }, &mut queues, &requests, now).await?;
     let connection = &mut *transaction;
     write(connection, &changes, stale).await?;
     store_queues(connection, &queues).await?;
-    let opens_at = opens_at(connection, &queues, now).await?;
+    let opens_at = queues.values().filter_map(|queue| queue.opens_at(now)).chain(next).min();
     for (index, taken) in fresh.into_iter().zip(taken) {
         remember(connection, &wishes[index], &taken).await?;
         answers[index] = Some(WishAnswer::Jobs(taken));
@@ -127,26 +137,29 @@ async fn remember(connection: &mut PgConnection, wish: &Wish, taken: &[Taken]) -
     Ok(())
 }
 
-/// Locks the rows of the queues asked for, by name, and gathers what their limits need.
+/// Locks the rows of the queues asked for, by name, and gathers what their limits need; and, by the way, when the next
+/// job becomes claimable that waits for its instant.
 async fn lock_queues(
     connection: &mut PgConnection,
     requests: &[&ClaimRequest],
     now: Timestamp,
-) -> Result<HashMap<QueueName, QueueState>, StoreError> {
+) -> Result<(HashMap<QueueName, QueueState>, Option<Timestamp>), StoreError> {
     let mut names: Vec<&str> = requests.iter().flat_map(|r| &r.queues).map(QueueName::as_str).collect();
     names.sort_unstable();
     names.dedup();
     let rows = sqlx::query(
-        "select queue, settings, paused_at is not null as paused, held_until, turns, ahead_until
+        "select queue, settings, paused_at is not null as paused, held_until, turns, ahead_until,
+             (select min(run_at) from later) as next_at
          from queues where queue = any($1) order by queue for no key update",
     )
     .bind(names)
     .fetch_all(&mut *connection)
     .await?;
+    let next = rows.first().map_or(Ok(None), |row| row.instant("next_at"))?;
     let mut queues = rows.iter().map(row::queue_state).collect::<Result<HashMap<_, _>, _>>()?;
     count_running(connection, &mut queues).await?;
     gather_rates(connection, &mut queues, now).await?;
-    Ok(queues)
+    Ok((queues, next))
 }
 
 /// From live leases, never from a counter that could drift.
@@ -204,27 +217,29 @@ impl Counter for Hand<'_> {
     async fn pick(&mut self, pick: Pick<'_>) -> Result<Picked, StoreError> {
         // The kind is part of another index, and of every probe.
         let kind = if pick.kind.is_some() { "and r.kind = $8" } else { "and $8::text is null" };
+        // A lane that this claim has emptied already is none.
+        let unseen = "and ($7 = 0 or r.job_id <> all($5))";
         let sql = format!(
             "with recursive top as (
                  select r.rank, coalesce($3::json ->> r.rank::text, '') collate \"C\" as turn
                  from ready r where r.queue = $1 {kind} and r.rank >= $2 order by r.rank limit 1
              ), after (lane, found) as (
                  (select r.lane, case when r.lane = any($4) then 0 else 1 end from ready r
-                  where r.queue = $1 {kind} and r.rank = (select rank from top) and r.lane > (select turn from top) order by r.lane limit 1)
+                  where r.queue = $1 {kind} and r.rank = (select rank from top) and r.lane > (select turn from top) {unseen} order by r.lane limit 1)
                  union all
                  select n.lane, after.found + case when n.lane = any($4) then 0 else 1 end
                  from after, lateral (
                      select r.lane from ready r where r.queue = $1 {kind} and r.rank = (select rank from top)
-                         and r.lane > after.lane order by r.lane limit 1) n
+                         and r.lane > after.lane {unseen} order by r.lane limit 1) n
                  where after.found < $6
              ), before (lane, found) as (
                  (select r.lane, case when r.lane = any($4) then 0 else 1 end from ready r
-                  where r.queue = $1 {kind} and r.rank = (select rank from top) and r.lane <= (select turn from top) order by r.lane limit 1)
+                  where r.queue = $1 {kind} and r.rank = (select rank from top) and r.lane <= (select turn from top) {unseen} order by r.lane limit 1)
                  union all
                  select n.lane, before.found + case when n.lane = any($4) then 0 else 1 end
                  from before, lateral (
                      select r.lane from ready r where r.queue = $1 {kind} and r.rank = (select rank from top)
-                         and r.lane > before.lane and r.lane <= (select turn from top) order by r.lane limit 1) n
+                         and r.lane > before.lane and r.lane <= (select turn from top) {unseen} order by r.lane limit 1) n
                  where before.found < $6 - (select count(*) from after where lane <> all($4))
              ), lanes as (
                  select lane from after where lane <> all($4) union select lane from before where lane <> all($4)
@@ -234,8 +249,7 @@ impl Counter for Hand<'_> {
              select top.rank, share.heads, share.lanes, h.job_id, lanes.lane, h.run_at
              from top cross join share left join lanes on true left join lateral (
                  select r.job_id, r.run_at from ready r
-                 where r.queue = $1 {kind} and r.rank = top.rank and r.lane = lanes.lane
-                     and ($7 = 0 or r.job_id <> all($5))
+                 where r.queue = $1 {kind} and r.rank = top.rank and r.lane = lanes.lane {unseen}
                  order by r.run_at, r.job_id limit share.heads) h on true"
         );
         let seen: Vec<Uuid> = pick.seen.iter().map(|id| id.as_uuid()).collect();
@@ -321,15 +335,4 @@ async fn store_queues(
         }
     }
     Ok(())
-}
-
-async fn opens_at(
-    connection: &mut PgConnection,
-    queues: &HashMap<QueueName, QueueState>,
-    now: Timestamp,
-) -> Result<Option<Timestamp>, StoreError> {
-    let next: Option<OffsetDateTime> =
-        sqlx::query_scalar("select min(run_at) from later").fetch_one(connection).await?;
-    let next = next.map(Timestamp::from_datetime);
-    Ok(queues.values().filter_map(|queue| queue.opens_at(now)).chain(next).min())
 }

@@ -16,8 +16,12 @@ use crate::store::{
 };
 
 pub(super) async fn commit(pool: &PgPool, batch: &Batch) -> Result<Commit, StoreError> {
+    let changes: Vec<&Change> = batch.changes.iter().collect();
+    if batch.requests.is_empty() && batch.changes.iter().all(Change::is_plainly_new) {
+        insert_jobs(&mut *pool.acquire().await?, &changes).await?;
+        return Ok(Commit { committed: Committed::of_changes(batch.changes.iter()), ..Commit::default() });
+    }
     if batch.requests.is_empty() && batch.changes.iter().all(Change::is_plain) {
-        let changes: Vec<&Change> = batch.changes.iter().collect();
         let written = update_jobs(&mut *pool.acquire().await?, &changes).await?;
         let (kept, lost): (Vec<_>, Vec<_>) = changes.into_iter().partition(|change| written.contains(&change.job().id));
         return Ok(Commit {
@@ -47,7 +51,7 @@ async fn write_all(connection: &mut PgConnection, batch: &Batch) -> Result<bool,
         return Ok(false);
     }
     insert_jobs(connection, &new).await?;
-    move_waiting(connection, changes).await?;
+    move_waiting(connection, &old).await?;
     open_leases(connection, changes).await?;
     move_dead(connection, changes).await?;
     hold_queues(connection, changes).await?;
@@ -370,6 +374,18 @@ async fn insert_jobs(connection: &mut PgConnection, new: &[&Change]) -> Result<(
              insert into specs (job_id, policy, payload)
              select job_id, policy::json, payload::json from unnest($1::uuid[], $38::text[], $39::text[])
                  as s (job_id, policy, payload)
+         ), claimable as (
+             insert into ready (job_id, queue, rank, lane, kind, run_at)
+             select job_id, queue, -priority, lane, kind, run_at
+             from unnest($1::uuid[], $30::text[], $34::int[], $40::text[], $31::text[], $11::timestamptz[], $3::text[],
+                 $35::bool[]) as w (job_id, queue, priority, lane, kind, run_at, state, tracked)
+             where state = 'queued' and not tracked
+         ), postponed as (
+             insert into later (job_id, queue, rank, lane, kind, run_at, retrying)
+             select job_id, queue, -priority, lane, kind, run_at, false
+             from unnest($1::uuid[], $30::text[], $34::int[], $40::text[], $31::text[], $11::timestamptz[], $3::text[])
+                 as w (job_id, queue, priority, lane, kind, run_at, state)
+             where state = 'scheduled'
          )
          insert into events (job_id, seq, type, at, attempt, data)
          select job_id, seq, type, at, attempt, data::json
@@ -389,13 +405,14 @@ async fn insert_jobs(connection: &mut PgConnection, new: &[&Change]) -> Result<(
         .bind(column(|change| change.job().meta.as_str()))
         .bind(new.iter().map(|change| policy_text(&change.step.record.policy)).collect::<Vec<_>>())
         .bind(column(|change| change.payload.as_ref().map_or("null", |payload| payload.as_str())))
+        .bind(column(|change| lane(&change.step.record)))
         .execute(connection)
         .await?;
     Ok(())
 }
 
-/// Takes jobs out of `ready` and `later`, and puts them in.
-async fn move_waiting(connection: &mut PgConnection, changes: &[Change]) -> Result<(), StoreError> {
+/// Takes jobs out of `ready` and `later`, and puts them in (new ones are put there when they are inserted).
+async fn move_waiting(connection: &mut PgConnection, changes: &[&Change]) -> Result<(), StoreError> {
     let left = |was: fn(&Waiting) -> bool| -> Vec<Uuid> {
         changes.iter().filter(|c| c.leaves().is_some_and(|w| was(&w))).map(|c| c.job().id.as_uuid()).collect()
     };
@@ -410,6 +427,7 @@ async fn move_waiting(connection: &mut PgConnection, changes: &[Change]) -> Resu
     }
     let (later, ready): (Vec<&Change>, Vec<&Change>) = changes
         .iter()
+        .copied()
         .filter(|change| change.enters().is_some())
         .partition(|change| matches!(change.enters(), Some(Waiting::Later(_))));
     for (rows, sql) in [

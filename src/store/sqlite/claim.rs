@@ -191,7 +191,8 @@ pub(super) struct Hand<'a> {
 }
 
 impl Hand<'_> {
-    /// Up to `limit` lanes at a rank, along the index: each step is one probe, whatever waits in the lane.
+    /// Up to `limit` lanes at a rank that hold something not seen yet, along the index: each step is one probe, whatever
+    /// waits in the lane.
     async fn lanes(
         &mut self,
         pick: &Pick<'_>,
@@ -204,11 +205,13 @@ impl Hand<'_> {
         let mut lanes = Vec::new();
         let turn = pick.turns.get(&(rank as i32)).map_or("", String::as_str);
         let mut last = (!wrapped).then(|| turn.to_owned());
+        let seen = json!(pick.seen).to_string();
         while lanes.len() < limit {
             // "Greater or equal to the empty text" is every lane, the one without a key included.
             let from = if last.is_some() { ">" } else { ">=" };
             let sql = format!(
-                "select lane from ready where queue = ?1 {kind} and rank = ?2 and lane {from} ?3 {bound} order by lane limit 1"
+                "select lane from ready where queue = ?1 {kind} and rank = ?2 and lane {from} ?3 {bound}
+                     and job_id not in (select value from json_each(?6)) order by lane limit 1"
             );
             let next: Option<String> = sqlx::query_scalar(AssertSqlSafe(sql))
                 .bind(pick.queue.as_str())
@@ -216,6 +219,7 @@ impl Hand<'_> {
                 .bind(last.clone().unwrap_or_default())
                 .bind(pick.kind.map(QueueName::as_str))
                 .bind(turn)
+                .bind(&seen)
                 .fetch_optional(&mut *self.connection)
                 .await?;
             let Some(next) = next else { break };
