@@ -215,8 +215,12 @@ impl Store for PostgresStore {
         queues::statistics(&self.pool, &self.node, queues, since).await
     }
 
-    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
-        waiting::waiting_for(&mut *self.pool.acquire().await?, id, self.now()).await
+    async fn waiting_for(
+        &self,
+        id: JobId,
+        is_asked_for: bool,
+    ) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.pool.acquire().await?, id, is_asked_for, self.now()).await
     }
 
     async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {

@@ -858,7 +858,8 @@ fn a_waiting_job_knows_what_it_waits_for() {
     on_both(async |bench| {
         let sql = async |sqlite: &str, postgres: &str| bench.place.execute(sqlite, postgres).await;
         let said = async |id| {
-            let (job, waiting_for) = bench.store.waiting_for(id).await.expect("the store works").expect("it is there");
+            let (job, waiting_for) =
+                bench.store.waiting_for(id, false).await.expect("the store works").expect("it is there");
             assert_eq!(job.id, id);
             json!(waiting_for)
         };
@@ -869,6 +870,8 @@ fn a_waiting_job_knows_what_it_waits_for() {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
         let none = json!({"reason": "no_worker"});
+        let told = bench.store.waiting_for(ids[0], true).await.expect("the store works");
+        assert_eq!(json!(told.and_then(|(_, waiting_for)| waiting_for)), json!({"reason": "ahead", "ahead": 1}));
         assert_eq!(said(ids[0]).await, none);
         for (worker, queues, kinds, seen) in [
             ("other-queue", r#"["p"]"#, "[]", 0),
@@ -935,7 +938,7 @@ fn a_waiting_job_knows_what_it_waits_for() {
         assert_eq!(said(later.job.id).await, json!({"reason": "run_at", "run_at": later.job.run_at}));
         assert_eq!(said(bench.stored(tracked()).await.job.id).await, Value::Null);
         let unknown = JobId::mint(bench.store.now(), [0; 10]);
-        assert!(bench.store.waiting_for(unknown).await.expect("the store works").is_none());
+        assert!(bench.store.waiting_for(unknown, false).await.expect("the store works").is_none());
     });
 }
 
