@@ -20,7 +20,8 @@ pub use queues::{News, QueueNews};
 pub use signals::{Listener, Signal, Signals};
 
 use crate::domain::{JobId, State};
-use crate::store::{Committed, CommittedJob};
+use crate::store::Committed;
+use crate::store::CommittedJob;
 
 /// How long a channel outlives its last watcher: a reload, or the next poll, finds it warm.
 const LINGER: Duration = Duration::from_secs(10);

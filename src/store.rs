@@ -93,8 +93,10 @@ pub trait Store: Send + Sync + 'static {
     /// What other nodes stored of these queues, and this one before it was last started, from slot `since` on.
     async fn statistics(&self, queues: &[&QueueName], since: i64) -> Result<Vec<QueueSlot>, StoreError>;
 
-    /// Reads a job, and says what it waits for, if it waits. `None`: there is no such job.
-    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError>;
+    /// Reads a job, and says what it waits for, if it waits. `None`: there is no such job. `is_asked_for`: somebody has
+    /// asked for work like it, whether or not the store was told already.
+    async fn waiting_for(&self, id: JobId, is_asked_for: bool)
+    -> Result<Option<(Job, Option<WaitingFor>)>, StoreError>;
 
     /// How far a queue's backlog reaches.
     async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError>;

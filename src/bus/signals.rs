@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::broadcast::{self, error::RecvError, error::TryRecvError};
 
 use super::CommittedJob;
 use crate::domain::{CancelSignal, EventType, Job, JobId, State, WorkerName};
@@ -52,7 +52,11 @@ impl Signals {
     pub fn subscribe(&self, worker: WorkerName) -> Listener {
         let mut channels = lock(&self.0);
         let channel = channels.entry(worker.clone()).or_insert_with(|| broadcast::Sender::new(BEHIND));
-        Listener { receiver: channel.subscribe(), _place: Place { channels: self.0.clone(), worker } }
+        Listener {
+            receiver: channel.subscribe(),
+            has_missed: false,
+            _place: Place { channels: self.0.clone(), worker },
+        }
     }
 
     /// Who listens.
@@ -96,15 +100,31 @@ fn asked_to_stop(changed: &CommittedJob) -> Option<CancelSignal> {
 pub struct Listener {
     // Before the place: the last one out takes the channel along.
     receiver: broadcast::Receiver<Arc<Signal>>,
+    has_missed: bool,
     _place: Place,
 }
 
 impl Listener {
-    /// Waits for the next signal; `None`: some were missed. Dropping the future loses nothing.
+    /// Waits for the next signal; `None`: some before those that came last were missed, and the store must be read.
+    /// Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<Arc<Signal>> {
-        match self.receiver.recv().await {
-            Ok(signal) => Some(signal),
-            Err(RecvError::Lagged(_) | RecvError::Closed) => None,
+        if !self.has_missed {
+            match self.receiver.recv().await {
+                Ok(signal) => return Some(signal),
+                Err(RecvError::Lagged(_)) => self.has_missed = true,
+                Err(RecvError::Closed) => return None,
+            }
+        }
+        // What is left of them first: with the channel full, the next signal would be one too many again.
+        loop {
+            match self.receiver.try_recv() {
+                Ok(signal) => return Some(signal),
+                Err(TryRecvError::Lagged(_)) => {}
+                Err(TryRecvError::Empty | TryRecvError::Closed) => {
+                    self.has_missed = false;
+                    return None;
+                }
+            }
         }
     }
 }
@@ -150,14 +170,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_too_far_behind_is_told_so_and_goes_on() {
+    async fn who_is_too_far_behind_gets_the_last_ones_and_is_told_so() {
         let signals = Signals::default();
         let mut listener = signals.subscribe(name("w"));
         for run in 0..=BEHIND as u64 {
             signals.send("w", lost(run));
         }
+        for run in 1..=BEHIND as u64 {
+            assert_eq!(listener.next().await.as_deref(), Some(&lost(run)));
+        }
         assert_eq!(listener.next().await, None);
-        assert_eq!(listener.next().await.as_deref(), Some(&lost(1)));
+        signals.send("w", lost(1_000));
+        assert_eq!(listener.next().await.as_deref(), Some(&lost(1_000)));
     }
 
     #[tokio::test]

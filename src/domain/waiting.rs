@@ -148,11 +148,11 @@ mod tests {
 
     #[test]
     fn the_first_reason_that_holds_is_said_in_the_words_of_the_contract() {
-        let rate_limit = Some(RateLimit { limit: 10, per_ms: 1_000, burst: 1, per_key: true });
+        let rate = RateLimit { limit: 10, per_ms: 1_000, burst: 1, per_key: true };
         let settings = QueueSettings {
             concurrency: Some(3),
             concurrency_per_key: Some(2),
-            rate_limit,
+            rate_limit: Some(rate),
             ..QueueSettings::default()
         };
         let (first, second) = (JobId::mint(at(0), [2; 10]), JobId::mint(at(0), [3; 10]));
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(said(&around, at(300)), Value::Null);
         assert_eq!(around.obstacle(&later, "", at(150)), None, "who has no key is not bound by the limits on keys");
 
-        around.queue.settings.rate_limit = Some(RateLimit { per_key: false, ..rate_limit.unwrap() });
+        around.queue.settings.rate_limit = Some(RateLimit { per_key: false, ..rate });
         around.queue.ahead_until_us = Some((at(0).as_millis() + 300) * 1_000);
         let expected = json!({"reason": "rate_limit", "limit": 10, "per_ms": 1_000, "burst": 1, "until": until});
         assert_eq!(said(&around, at(150)), expected);

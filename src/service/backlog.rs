@@ -23,7 +23,7 @@ impl Gateway {
     }
 
     /// Puts a queue's dead letters back, the oldest first; those that cannot be (tracked ones, those whose unique key is
-    /// held by a live job) are passed over. Returns how many.
+    /// held by a live job, perhaps one put back just before) are passed over. Returns how many.
     pub async fn redrive(&self, queue: QueueName, selection: &Selection, by: &str) -> Result<u64, ServiceError> {
         self.work_off(queue, BacklogPart::Dead, selection, by).await
     }
@@ -43,7 +43,7 @@ impl Gateway {
         };
         let limit = selection.limit.unwrap_or(u64::MAX);
         let (mut after, mut count) = (JobId::lowest_at(Timestamp::from_millis(0)), 0);
-        // Of those with the same unique key only one can come back. Were they all tried at once, any of them might.
+        // Of those with the same unique key only one can come back: a dry run must not promise the others.
         let mut keys = HashSet::new();
         while count < limit {
             if self.is_draining() {
@@ -58,7 +58,7 @@ impl Gateway {
                 count += page.len() as u64;
                 continue;
             }
-            for is_done in join_all(page.iter().map(|job| self.work_off_one(job.id, part, by))).await {
+            for is_done in join_all(page.iter().map(|job| self.work_off_one(job.id, &backlog, by))).await {
                 count += u64::from(is_done?);
             }
         }
@@ -66,16 +66,19 @@ impl Gateway {
     }
 
     /// `false`: it changed meanwhile, or the rules do not allow it.
-    async fn work_off_one(&self, id: JobId, part: BacklogPart, by: &str) -> Result<bool, ServiceError> {
+    async fn work_off_one(&self, id: JobId, backlog: &Backlog, by: &str) -> Result<bool, ServiceError> {
         let by = by.to_owned();
-        let done = match part {
+        let done = match backlog.part {
             BacklogPart::Waiting => {
                 let reason = Some("purged".to_owned());
                 let command = |answer| Command::Cancel { id, reason, grace_ms: 0, by, only_waiting: true, answer };
                 let cancelled = self.inner.journal.submit(command).await;
                 cancelled.map(|answer| matches!(answer, CancelAnswer::Accepted(_)))
             }
-            BacklogPart::Dead => self.retry(id, by).await.map(|_| true),
+            BacklogPart::Dead => {
+                let redrive = Some(backlog.queue.clone());
+                self.inner.journal.submit(|answer| Command::Retry { id, by, redrive, answer }).await.map(|_| true)
+            }
         };
         match done {
             Err(ServiceError::Refused(_)) => Ok(false),

@@ -179,12 +179,14 @@ pub(super) async fn run(gateway: Weak<Inner>, mut claimers: Claimers) {
                 || stirred.as_ref().is_some_and(|stirred| claimer.waits_for(stirred))
         });
         parked = waiting;
+        // Whoever waits for an instant still does, unless it has come: then everybody looks.
+        look_at = look_at.filter(|_| !time_has_come);
         while !looking.is_empty() {
             let (first, rest) = gather(looking);
             let asked: HashSet<QueueName> =
                 first.iter().flat_map(|claimer| claimer.wish.request.queues.iter().cloned()).collect();
             let left = look(&gateway, first).await;
-            look_at = left.look_at;
+            look_at = [look_at, left.look_at].into_iter().flatten().min();
             full.retain(|queue| !asked.contains(queue));
             full.extend(left.full);
             parked.extend(left.claimers);

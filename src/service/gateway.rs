@@ -152,7 +152,7 @@ impl Gateway {
 
     /// Puts a failed, cancelled or expired job back into its queue.
     pub async fn retry(&self, id: JobId, by: String) -> Result<Box<Job>, ServiceError> {
-        self.inner.journal.submit(|answer| Command::Retry { id, by, answer }).await
+        self.inner.journal.submit(|answer| Command::Retry { id, by, redrive: None, answer }).await
     }
 
     /// Removes a job that has ended, with its log.

@@ -22,7 +22,7 @@ use super::ServiceError;
 use super::defaults::QueueDefaults;
 use super::queues::Statistics;
 use crate::bus::Bus;
-use crate::domain::{Job, JobId, Limits, NewEvent, Refusal, Spec};
+use crate::domain::{Job, JobId, Limits, NewEvent, QueueName, Refusal, Spec};
 use crate::store::{Idempotency, Store, UniqueKey};
 use committer::Committer;
 pub(super) use recent::Recent;
@@ -109,7 +109,13 @@ pub(super) enum Command {
     /// The run's worker never got it: give the job back.
     GiveBack { id: JobId, run: u64, reason: &'static str, answer: Answer<()> },
     /// Once more, please.
-    Retry { id: JobId, by: String, answer: Answer<Box<Job>> },
+    Retry {
+        id: JobId,
+        by: String,
+        /// One of many of this queue, which are to be tried in the order in which they are handed in.
+        redrive: Option<QueueName>,
+        answer: Answer<Box<Job>>,
+    },
     /// Remove a job that has ended.
     Delete { id: JobId, answer: Answer<()> },
     /// Do what is overdue, if anything.
@@ -243,6 +249,9 @@ impl Journal {
         let last = self.committers.len() - 1;
         let hash = if let Some(key) = command.unique_keys().next() {
             self.hasher.hash_one(key)
+        } else if let Command::Retry { redrive: Some(queue), .. } = command {
+            // Of several with one unique key the first is to have it, and their keys are not known here.
+            self.hasher.hash_one(queue)
         } else if let Some(id) = command.job() {
             self.hasher.hash_one(id)
         } else if let Some(idempotency) = command.idempotency() {

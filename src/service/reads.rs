@@ -73,8 +73,9 @@ impl Gateway {
 
     /// A job's state with what it waits for, if it waits; looking counts as watching, as for [`Gateway::look_at`].
     pub async fn explained_job(&self, id: JobId) -> Result<(Job, Option<WaitingFor>), ServiceError> {
-        self.look_at(id).await?;
-        self.inner.store.waiting_for(id).await?.ok_or_else(|| Refusal::JobNotFound.into())
+        let job = self.look_at(id).await?;
+        let is_asked_for = self.inner.presence.asks_for(&job.queue, &job.kind);
+        self.inner.store.waiting_for(id, is_asked_for).await?.ok_or_else(|| Refusal::JobNotFound.into())
     }
 
     async fn record(&self, id: JobId) -> Result<Record, ServiceError> {

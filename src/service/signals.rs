@@ -31,19 +31,28 @@ pub enum Told {
 
 /// Which flags a stream has passed on, and when.
 #[derive(Default)]
-struct Known(HashMap<(JobId, u64), Instant>);
+struct Known {
+    runs: HashMap<(JobId, u64), Instant>,
+    /// When the flags were last read.
+    read_at: Option<Instant>,
+}
 
 impl Known {
     /// Whether it is new.
     fn learn(&mut self, cancel: &CancelSignal, at: Instant) -> bool {
-        self.0.insert((cancel.job, cancel.run), at).is_none()
+        self.runs.insert((cancel.job, cancel.run), at).is_none()
     }
 
     /// Takes in all flags that there were at `read_at`; returns the new ones. What is not among them is over for good.
     fn learn_all(&mut self, cancels: &[CancelSignal], read_at: Instant) -> Vec<CancelSignal> {
+        // A read that was overtaken by another one knows of runs that may be over by now.
+        if self.read_at.is_some_and(|last| read_at < last) {
+            return Vec::new();
+        }
+        self.read_at = Some(read_at);
         let new = cancels.iter().filter(|cancel| self.learn(cancel, read_at)).cloned().collect();
         let there: HashSet<(JobId, u64)> = cancels.iter().map(|cancel| (cancel.job, cancel.run)).collect();
-        self.0.retain(|run, learnt_at| *learnt_at >= read_at || there.contains(run));
+        self.runs.retain(|run, learnt_at| *learnt_at >= read_at || there.contains(run));
         new
     }
 }
@@ -76,7 +85,8 @@ impl Gateway {
                     None => {}
                     Some(Signal::LeaseLost { job, run }) => yield Told::LeaseLost { job: *job, run: *run },
                     Some(Signal::Cancel(cancel)) => {
-                        if known.learn(cancel, Instant::now()) {
+                        let is_new = known.learn(cancel, Instant::now());
+                        if is_new {
                             yield Told::Cancel(cancel.clone());
                         }
                     }
@@ -112,10 +122,15 @@ impl Gateway {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
+    use tokio_stream::StreamExt;
+
     use super::*;
-    use crate::domain::Timestamp;
+    use crate::domain::{Limits, Timestamp};
+    use crate::service::Settings;
+    use crate::store::SqliteStore;
 
     fn cancel(run: u64) -> CancelSignal {
         let job = JobId::mint(Timestamp::from_millis(0), [1; 10]);
@@ -128,9 +143,31 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(known.learn_all(&[cancel(1)], at(0)), [cancel(1)]);
         assert!(!known.learn(&cancel(1), at(1)), "the read was faster than the signal");
-        assert!(known.learn(&cancel(2), at(2)));
-        assert_eq!(known.learn_all(&[cancel(1)], at(1)), [], "a read from before the signal ends nothing");
-        assert_eq!(known.learn_all(&[cancel(1), cancel(2), cancel(3)], at(3)), [cancel(3)]);
+        assert!(known.learn(&cancel(2), at(3)));
+        assert_eq!(known.learn_all(&[cancel(1)], at(2)), [], "a read from before the signal ends nothing");
+        assert_eq!(known.learn_all(&[cancel(1), cancel(2), cancel(3)], at(4)), [cancel(3)]);
+    }
+
+    #[tokio::test]
+    async fn who_lags_is_given_the_state_again() {
+        let directory = std::env::temp_dir().join(format!("milepost-signals-{:016x}", rand::random::<u64>()));
+        std::fs::create_dir_all(&directory).expect("a directory can be made");
+        let store = SqliteStore::open(&directory.join("test.db"), 1).await.expect("the store opens");
+        let (gateway, _) = Gateway::start(Arc::new(store), Limits::default(), Settings::default());
+        let worker = WorkerName::parse("w").expect("a name");
+        let mut told = std::pin::pin!(gateway.signals(worker.clone()));
+        let mut next = async || told.next().await.expect("it has no end").expect("the store works");
+        assert_eq!(next().await, Told::State(Vec::new()));
+        let signals = gateway.inner.bus.signals();
+        signals.remind(&worker, Instant::now(), vec![cancel(1)]);
+        assert_eq!(next().await, Told::Cancel(cancel(1)));
+        for _ in 0..1_000 {
+            signals.remind(&worker, Instant::now(), vec![cancel(1)]);
+        }
+        assert_eq!(next().await, Told::State(Vec::new()), "the store knows of no flag");
+        signals.remind(&worker, Instant::now(), vec![cancel(2)]);
+        assert_eq!(next().await, Told::Cancel(cancel(2)), "and it goes on");
+        let _ = std::fs::remove_dir_all(directory);
     }
 
     #[test]
@@ -138,8 +175,9 @@ mod tests {
         let (mut known, start) = (Known::default(), Instant::now());
         known.learn(&cancel(1), start);
         known.learn_all(&[cancel(2)], start + Duration::from_millis(1));
-        assert_eq!(known.0.len(), 1);
+        assert_eq!(known.runs.len(), 1);
         known.learn_all(&[], start + Duration::from_millis(2));
-        assert!(known.0.is_empty());
+        assert!(known.runs.is_empty());
+        assert_eq!(known.learn_all(&[cancel(2)], start), [], "read long before");
     }
 }

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::{Gateway, ServiceError};
+use crate::domain::waiting::WORKER_SEEN_MS;
 use crate::domain::{ClaimRequest, QueueName, Timestamp, WorkerName};
 use crate::store::{Sighting, Worker};
 
 /// A worker without jobs is listed for so long after its last claim.
-const LISTED: Duration = Duration::from_secs(60);
+const LISTED: Duration = Duration::from_millis(WORKER_SEEN_MS);
 
 /// The store is told again about somebody who is still here this often.
 const RETELL: Duration = Duration::from_secs(2);
@@ -122,6 +123,16 @@ impl Presence {
             }
         }
         Here { presence: self.clone(), request: request.clone() }
+    }
+
+    /// Whether somebody has asked here, of late, for work of this queue and kind. The store is told a little later.
+    pub fn asks_for(&self, queue: &QueueName, kind: &QueueName) -> bool {
+        let now = Instant::now();
+        self.lock().values().flat_map(|present| &present.asks).any(|ask| {
+            ask.queues.contains(queue)
+                && (ask.kinds.is_empty() || ask.kinds.contains(kind))
+                && now.duration_since(ask.seen(now)) < LISTED
+        })
     }
 
     /// What the store is to be told. Forgets who has been away for long: the store remembers.

@@ -167,7 +167,7 @@ impl Store for PostgresStore {
     async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError> {
         self.be_present().await?;
         loop {
-            match claim::claim(&self.pool, wishes, self.now()).await {
+            match claim::claim(&self.pool, wishes, &self.clock).await {
                 // Given up by the database for another one: nothing was handed out.
                 Err(StoreError::Unavailable(error)) if is_conflict(&error) => {}
                 other => return other,
@@ -215,8 +215,12 @@ impl Store for PostgresStore {
         queues::statistics(&self.pool, &self.node, queues, since).await
     }
 
-    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
-        waiting::waiting_for(&mut *self.pool.acquire().await?, id, self.now()).await
+    async fn waiting_for(
+        &self,
+        id: JobId,
+        is_asked_for: bool,
+    ) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.pool.acquire().await?, id, is_asked_for, self.now()).await
     }
 
     async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {

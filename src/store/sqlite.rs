@@ -164,9 +164,10 @@ impl Store for SqliteStore {
 
     async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError> {
         self.be_present().await?;
-        let now = self.now();
         let mut writer = self.writer.lock().await;
         let mut transaction = writer.begin_with("begin immediate").await?;
+        // Not before the lock is held: else a run would begin, by the log, before the one has ended that made room.
+        let now = self.now();
         let claimed = claim::claim(&mut transaction, wishes, now).await?;
         transaction.commit().await?;
         Ok(claimed)
@@ -226,8 +227,12 @@ impl Store for SqliteStore {
         queues::statistics(&self.readers, &self.node, queues, since).await
     }
 
-    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
-        waiting::waiting_for(&mut *self.readers.acquire().await?, id, self.now()).await
+    async fn waiting_for(
+        &self,
+        id: JobId,
+        is_asked_for: bool,
+    ) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.readers.acquire().await?, id, is_asked_for, self.now()).await
     }
 
     async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {

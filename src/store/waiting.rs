@@ -23,6 +23,7 @@ pub(super) trait Lookout: Counter {
 pub(super) async fn explain(
     lookout: &mut impl Lookout,
     id: JobId,
+    is_asked_for: bool,
     now: Timestamp,
 ) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
     let Some(record) = lookout.record(id).await? else { return Ok(None) };
@@ -36,7 +37,7 @@ pub(super) async fn explain(
         None => {
             let since = Timestamp::from_millis(now.as_millis() - WORKER_SEEN_MS as i64);
             // Counting costs the most, and nobody comes first where nobody is served.
-            let ahead = match lookout.has_worker(job, since).await? {
+            let ahead = match is_asked_for || lookout.has_worker(job, since).await? {
                 true => Some(count_ahead(lookout, job, lane, &around.queue, now).await?),
                 false => None,
             };

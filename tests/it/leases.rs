@@ -144,7 +144,11 @@ async fn every_kind_of_append_renews(store: Store) {
     lane.job(json!({})).await;
     let lease = lane.take(json!({"lease_ms": 30_000})).await;
     let mut end = ends_at(&lease).await;
-    assert_eq!(end, millis(&lease.expires_at));
+    assert!(
+        (end - millis(&lease.expires_at)).abs() < 250,
+        "two clocks may differ by a little: {end}, {}",
+        lease.expires_at
+    );
     let appends = bodies().into_iter().take(4).map(|body| lease.post().json(&body));
     let lines = lease.post().ndjson("{\"type\":\"own\"}\n");
     let blank = lease.post().ndjson("\n");

@@ -21,21 +21,21 @@ const ROUTES: [(&str, &[&str]); 19] = [
     ("/v1/workers", &["get"]),
     ("/v1/workers/{worker}/signals", &["get"]),
     ("/v1/queues", &["get"]),
-    ("/v1/queues/{queue}", &["get", "patch"]),
-    ("/v1/queues/{queue}/pause", &["post"]),
-    ("/v1/queues/{queue}/resume", &["post"]),
-    ("/v1/queues/{queue}/purge", &["post"]),
-    ("/v1/queues/{queue}/redrive", &["post"]),
+    ("/v1/queues/{q}", &["get", "patch"]),
+    ("/v1/queues/{q}/pause", &["post"]),
+    ("/v1/queues/{q}/resume", &["post"]),
+    ("/v1/queues/{q}/purge", &["post"]),
+    ("/v1/queues/{q}/redrive", &["post"]),
     ("/livez", &["get"]),
     ("/readyz", &["get"]),
 ];
 
 /// The routes that do not create a queue.
 const UNKNOWN_QUEUE_IS_404: [(&str, &str); 4] = [
-    ("get", "/v1/queues/{queue}"),
-    ("post", "/v1/queues/{queue}/resume"),
-    ("post", "/v1/queues/{queue}/purge"),
-    ("post", "/v1/queues/{queue}/redrive"),
+    ("get", "/v1/queues/{q}"),
+    ("post", "/v1/queues/{q}/resume"),
+    ("post", "/v1/queues/{q}/purge"),
+    ("post", "/v1/queues/{q}/redrive"),
 ];
 
 /// Every `$ref` below a value.

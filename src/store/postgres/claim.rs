@@ -12,6 +12,7 @@ use super::write::{open_leases, update_jobs};
 use crate::domain::dispatch::{Candidate, QueueState};
 use crate::domain::{ClaimRequest, Clocks, JobId, Json, QueueName, Record, Timestamp};
 use crate::store::claim::{Counter, Dealt, Pick, Picked, Taken, Wish, WishAnswer, deal, full_queues};
+use crate::store::clock::Clock;
 use crate::store::row::{self, Columns, JOB_COLUMNS, RECORD_COLUMNS, RECORD_SOURCE};
 use crate::store::{Change, Claimed, Committed, IDEMPOTENCY_MS, StoreError};
 
@@ -43,13 +44,16 @@ async fn next_instant(connection: &mut PgConnection) -> Result<Option<Timestamp>
     Ok(next.map(Timestamp::from_datetime))
 }
 
-pub(super) async fn claim(pool: &PgPool, wishes: &[Wish], now: Timestamp) -> Result<Claimed, StoreError> {
+pub(super) async fn claim(pool: &PgPool, wishes: &[Wish], clock: &Clock) -> Result<Claimed, StoreError> {
     let mut transaction = pool.begin().await?;
     let connection = &mut *transaction;
     let mut answers = answer_again(connection, wishes).await?;
     let fresh: Vec<usize> = (0..wishes.len()).filter(|index| answers[*index].is_none()).collect();
     let requests: Vec<&ClaimRequest> = fresh.iter().map(|index| &wishes[*index].request).collect();
-    let (mut queues, mut next) = lock_queues(connection, &requests, now).await?;
+    let (mut queues, mut next) = lock_queues(connection, &requests, clock.now()).await?;
+    // Not before the locks are held and leases were counted: else a run would begin, by the log, before the one has
+    // ended that made room for it.
+    let now = clock.now();
     if next.is_some_and(|next| next <= now) {
         promote(connection, now).await?;
         next = next_instant(connection).await?;

@@ -17,9 +17,10 @@ use crate::store::waiting::{Lookout, explain};
 pub(super) async fn waiting_for(
     connection: &mut PgConnection,
     id: JobId,
+    is_asked_for: bool,
     now: Timestamp,
 ) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
-    explain(&mut Hand { connection }, id, now).await
+    explain(&mut Hand { connection }, id, is_asked_for, now).await
 }
 
 impl Lookout for Hand<'_> {

@@ -15,9 +15,10 @@ use crate::store::waiting::{Lookout, explain};
 pub(super) async fn waiting_for(
     connection: &mut SqliteConnection,
     id: JobId,
+    is_asked_for: bool,
     now: Timestamp,
 ) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
-    explain(&mut Hand { connection, now }, id, now).await
+    explain(&mut Hand { connection, now }, id, is_asked_for, now).await
 }
 
 impl Lookout for Hand<'_> {
