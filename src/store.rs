@@ -22,7 +22,7 @@ mod workers;
 
 use async_trait::async_trait;
 
-pub use backlog::{Backlog, BacklogExtent, BacklogPart, BacklogRange};
+pub use backlog::{Backlog, BacklogExtent, BacklogJob, BacklogPart, BacklogRange};
 pub use claim::{Claimed, Taken, Wish, WishAnswer};
 pub use error::StoreError;
 use error::is_conflict;
@@ -102,7 +102,7 @@ pub trait Store: Send + Sync + 'static {
     async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError>;
 
     /// Jobs of a backlog, oldest first.
-    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError>;
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<BacklogJob>, StoreError>;
 
     /// Notes that jobs are watched on this node: unless it is said again, each is cancelled after its number of
     /// milliseconds from now.

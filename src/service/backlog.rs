@@ -1,8 +1,10 @@
 //! What an operator does to a queue's jobs all at once: purge what waits, put dead letters back.
 //!
 //! Page by page, each job through the journal like any other cancel or retry, those of a page together, so that they
-//! share commits. Nothing is held in between, neither a connection nor more than a page: it takes the time it takes,
-//! whoever gives up waiting leaves it half done, and may simply ask again.
+//! share commits. Nothing is held in between, neither a connection nor more than a page and the unique keys that came
+//! back: it takes the time it takes, whoever gives up waiting leaves it half done, and may simply ask again.
+
+use std::collections::HashSet;
 
 use futures_util::future::join_all;
 
@@ -41,19 +43,22 @@ impl Gateway {
         };
         let limit = selection.limit.unwrap_or(u64::MAX);
         let (mut after, mut count) = (JobId::lowest_at(Timestamp::from_millis(0)), 0);
+        // Of those with the same unique key only one can come back: a dry run must not promise the others.
+        let mut keys = HashSet::new();
         while count < limit {
             if self.is_draining() {
                 return Err(ServiceError::ShuttingDown);
             }
             let range = BacklogRange { after, upto, limit: PAGE.min(limit - count) as u32 };
-            let page = self.inner.store.backlog(&backlog, &range).await?;
+            let mut page = self.inner.store.backlog(&backlog, &range).await?;
             let Some(last) = page.last() else { break };
-            after = *last;
+            after = last.id;
+            page.retain_mut(|job| job.unique_key.take().is_none_or(|key| keys.insert(key)));
             if selection.dry_run {
                 count += page.len() as u64;
                 continue;
             }
-            for is_done in join_all(page.iter().map(|id| self.work_off_one(*id, &backlog, by))).await {
+            for is_done in join_all(page.iter().map(|job| self.work_off_one(job.id, &backlog, by))).await {
                 count += u64::from(is_done?);
             }
         }

@@ -18,7 +18,7 @@ pub struct Backlog {
 pub enum BacklogPart {
     /// Scheduled, queued and retrying ones.
     Waiting,
-    /// Failed ones that can be handed out again: not tracked ones.
+    /// Failed ones that can be handed out again: neither tracked ones nor those whose unique key a live job holds.
     Dead,
 }
 
@@ -42,4 +42,13 @@ pub struct BacklogRange {
     pub upto: JobId,
     /// At most this many.
     pub limit: u32,
+}
+
+/// A job of a backlog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BacklogJob {
+    /// Which.
+    pub id: JobId,
+    /// The key it would hold again if it came back, which nobody holds now. Only of dead letters.
+    pub unique_key: Option<String>,
 }

@@ -21,8 +21,8 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 use super::clock::{Clock, Presence};
 use super::{
-    Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part,
-    Resolved, Sighting, Store, StoreError, Wish, Worker, is_conflict, schema,
+    Backlog, BacklogExtent, BacklogJob, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup,
+    Part, Resolved, Sighting, Store, StoreError, Wish, Worker, is_conflict, schema,
 };
 use crate::domain::waiting::WaitingFor;
 use crate::domain::{
@@ -227,7 +227,7 @@ impl Store for PostgresStore {
         backlog::extent(&self.pool, backlog).await
     }
 
-    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError> {
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<BacklogJob>, StoreError> {
         backlog::page(&self.pool, backlog, range).await
     }
 

@@ -26,8 +26,8 @@ use tokio::sync::Mutex;
 
 use super::clock::Presence;
 use super::{
-    Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part,
-    Resolved, Sighting, Store, StoreError, Wish, Worker, schema,
+    Backlog, BacklogExtent, BacklogJob, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup,
+    Part, Resolved, Sighting, Store, StoreError, Wish, Worker, schema,
 };
 use crate::domain::waiting::WaitingFor;
 use crate::domain::{
@@ -239,7 +239,7 @@ impl Store for SqliteStore {
         backlog::extent(&self.readers, backlog).await
     }
 
-    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError> {
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<BacklogJob>, StoreError> {
         backlog::page(&self.readers, backlog, range).await
     }
 

@@ -815,10 +815,11 @@ fn a_backlog_is_read_oldest_first_up_to_where_it_ended() {
         let upto = ids[3];
         assert_eq!(extent(&waiting).await, BacklogExtent::UpTo(upto));
         bench.stored(json!({"kind": "k", "queue": "q"})).await;
-        let page = async |backlog: &Backlog, after, limit| {
-            let range = BacklogRange { after, upto, limit };
-            bench.store.backlog(backlog, &range).await.expect("the store works")
+        let read = async |backlog: &Backlog, range: &BacklogRange| {
+            let jobs = bench.store.backlog(backlog, range).await.expect("the store works");
+            jobs.into_iter().map(|job| job.id).collect::<Vec<_>>()
         };
+        let page = async |backlog: &Backlog, after, limit| read(backlog, &BacklogRange { after, upto, limit }).await;
         let begin = JobId::lowest_at(Timestamp::from_millis(0));
         assert_eq!(page(&waiting, begin, 3).await, ids[..3]);
         assert_eq!(page(&waiting, ids[2], 3).await, ids[3..], "what came later is not in it");
@@ -836,7 +837,7 @@ fn a_backlog_is_read_oldest_first_up_to_where_it_ended() {
         let (dead, upto) = (backlog("q", BacklogPart::Dead, None), run.job.id);
         assert_eq!(extent(&dead).await, BacklogExtent::UpTo(upto));
         let range = BacklogRange { after: begin, upto, limit: 9 };
-        let all = async |backlog| bench.store.backlog(&backlog, &range).await.expect("the store works");
+        let all = async |backlog| read(&backlog, &range).await;
         assert_eq!(all(dead).await, [ids[0], ids[2]], "tracked ones are nobody's to put back");
         assert_eq!(all(backlog("q", BacklogPart::Dead, Some("d"))).await, [ids[2]]);
         assert_eq!(all(backlog("other", BacklogPart::Dead, None)).await, []);
@@ -845,11 +846,19 @@ fn a_backlog_is_read_oldest_first_up_to_where_it_ended() {
         let run = bench.claim(json!({"queues": ["tries"]})).await.remove(0);
         bench.commit(vec![bench.append(&run, fails("c", true))]).await;
         let range = BacklogRange { upto: run.job.id, ..range };
-        let tries = async |code| {
-            let backlog = backlog("tries", BacklogPart::Waiting, Some(code));
-            bench.store.backlog(&backlog, &range).await.expect("the store works")
-        };
+        let tries = async |code| read(&backlog("tries", BacklogPart::Waiting, Some(code)), &range).await;
         assert_eq!((tries("c").await, tries("d").await), (vec![run.job.id], vec![]), "it waits for its next try");
+
+        let keyed = json!({"kind": "k", "queue": "keys", "unique_key": "k"});
+        bench.stored(keyed.clone()).await;
+        let run = bench.claim(json!({"queues": ["keys"]})).await.remove(0);
+        bench.commit(vec![bench.append(&run, fails("c", false))]).await;
+        let dead = backlog("keys", BacklogPart::Dead, None);
+        let range = BacklogRange { upto: run.job.id, ..range };
+        let free = BacklogJob { id: run.job.id, unique_key: Some("k".to_owned()) };
+        assert_eq!(bench.store.backlog(&dead, &range).await.expect("the store works"), [free]);
+        bench.stored(keyed).await;
+        assert_eq!(read(&dead, &range).await, [], "its key is held");
     });
 }
 

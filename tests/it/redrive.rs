@@ -164,6 +164,7 @@ async fn key_that_a_live_job_holds_is_passed_over(store: Store) {
     let taken = dead(&queue, "boom", json!({"unique_key": key})).await;
     let free = dead(&queue, "boom", json!({"unique_key": unique("key")})).await;
     let live = queue.job(json!({"unique_key": key})).await;
+    assert_eq!(queue.count("/redrive", json!({"dry_run": true})).await, 1);
     taken.untouched(async { assert_eq!(queue.count("/redrive", json!({})).await, 1) }).await;
     assert_eq!(free.folded().await["state"], "queued");
     assert_eq!(live.types().await, ["queued"]);
@@ -174,6 +175,7 @@ async fn one_of_several_with_the_same_key_comes_back(store: Store) {
     let spec = json!({"unique_key": unique("key")});
     let older = dead(&queue, "boom", spec.clone()).await;
     let newer = dead(&queue, "boom", spec.clone()).await;
+    assert_eq!(queue.count("/redrive", json!({"dry_run": true})).await, 1);
     newer.untouched(async { assert_eq!(queue.count("/redrive", json!({})).await, 1) }).await;
     assert_eq!(older.folded().await["state"], "queued");
     let same = queue.server.enqueue(&queue.spec(spec)).await.expect(200);

@@ -5,7 +5,8 @@ use sqlx::postgres::PgPool;
 use uuid::Uuid;
 
 use crate::domain::JobId;
-use crate::store::{Backlog, BacklogExtent, BacklogPart, BacklogRange, StoreError};
+use crate::store::row::Columns;
+use crate::store::{Backlog, BacklogExtent, BacklogJob, BacklogPart, BacklogRange, StoreError};
 
 pub(super) async fn extent(pool: &PgPool, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {
     let sql = match backlog.part {
@@ -29,16 +30,20 @@ pub(super) async fn extent(pool: &PgPool, backlog: &Backlog) -> Result<BacklogEx
 
 /// Page after page this is one walk along a primary key: `(…) is true` keeps the planner from sorting a whole queue for
 /// every page. An index by queue and id would cost every enqueue and every claim a write.
-pub(super) async fn page(pool: &PgPool, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError> {
+pub(super) async fn page(
+    pool: &PgPool,
+    backlog: &Backlog,
+    range: &BacklogRange,
+) -> Result<Vec<BacklogJob>, StoreError> {
     let sql = match backlog.part {
         BacklogPart::Waiting => {
-            "(select w.job_id from ready w
+            "(select w.job_id, null as unique_key from ready w
               where (w.queue = $1) is true and w.job_id > $2 and w.job_id <= $3
                   and ($5::text is null or exists (select 1 from jobs j where j.job_id = w.job_id
                       and j.error is not null and coalesce(j.error ->> 'code', 'failed') = $5))
               order by w.job_id limit $4)
              union
-             (select w.job_id from later w
+             (select w.job_id, null from later w
               where (w.queue = $1) is true and w.job_id > $2 and w.job_id <= $3
                   and ($5::text is null or exists (select 1 from jobs j where j.job_id = w.job_id
                       and j.error is not null and coalesce(j.error ->> 'code', 'failed') = $5))
@@ -46,12 +51,14 @@ pub(super) async fn page(pool: &PgPool, backlog: &Backlog, range: &BacklogRange)
              order by job_id limit $4"
         }
         BacklogPart::Dead => {
-            "select job_id from dead
-             where queue = $1 and job_id > $2 and job_id <= $3 and not tracked and ($5::text is null or error_code = $5)
-             order by job_id limit $4"
+            "select d.job_id, s.policy ->> 'unique_key' as unique_key from dead d join specs s using (job_id)
+             where d.queue = $1 and d.job_id > $2 and d.job_id <= $3 and not d.tracked
+                 and ($5::text is null or d.error_code = $5)
+                 and not exists (select 1 from unique_keys u where u.queue = $1 and u.key = s.policy ->> 'unique_key')
+             order by d.job_id limit $4"
         }
     };
-    let ids: Vec<Uuid> = sqlx::query_scalar(sql)
+    let rows = sqlx::query(sql)
         .bind(backlog.queue.as_str())
         .bind(range.after.as_uuid())
         .bind(range.upto.as_uuid())
@@ -59,5 +66,5 @@ pub(super) async fn page(pool: &PgPool, backlog: &Backlog, range: &BacklogRange)
         .bind(backlog.error_code.as_deref())
         .fetch_all(pool)
         .await?;
-    Ok(ids.into_iter().map(JobId::from_uuid).collect())
+    rows.iter().map(|row| Ok(BacklogJob { id: row.id("job_id")?, unique_key: row.text("unique_key")? })).collect()
 }
