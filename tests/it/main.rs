@@ -13,6 +13,7 @@ mod connect;
 mod delete;
 mod enqueue;
 mod errors;
+mod examples;
 mod idempotency;
 mod idle;
 mod kill;
