@@ -109,7 +109,6 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the server starts");
-        pin(child.id(), 0);
         let mut line = String::new();
         let stdout = child.stdout.take().expect("stdout is piped");
         BufReader::new(stdout).read_line(&mut line).expect("the server says where it is");
@@ -122,8 +121,12 @@ impl Server {
         Poster::connect(self.address).await.enqueue(r#"{"kind":"bench","tracked":true,"timeout_ms":600000}"#).await
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn cpu(&self) -> Duration {
-        cpu_of(self.child.id())
+        cpu_of(self.id())
     }
 
     /// Resident memory, in bytes.
