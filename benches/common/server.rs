@@ -61,7 +61,7 @@ impl Store {
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let path = std::env::temp_dir().join(format!("milepost-bench-{:016x}", rand::random::<u64>()));
         std::fs::create_dir_all(&path).expect("a directory can be made");
         Self(path)
