@@ -186,6 +186,7 @@ impl Bench {
                 options["in_flight"] = 50.into();
                 options["batches"] = batches.into();
                 options["jobs"] = JOBS.into();
+                options["limit_ms"] = (LIMIT.as_millis() as u64).into();
                 match peer.play(&self.postgres, options).await {
                     Some(played) => {
                         let (jobs, time) = counted(&played.said);

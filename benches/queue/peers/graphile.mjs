@@ -24,6 +24,7 @@ export async function open({ url, setting, concurrency, progress }) {
   return {
     add: () => utils.addJob("noop", {}),
     addMany: (jobs) => utils.addJobs(Array.from({ length: jobs }, () => ({ identifier: "noop", payload: {} }))),
+    filled: () => pool.query("analyze"),
     async work(onDone) {
       const runner = await run({ preset, pgPool: pool, taskList: { noop }, noHandleSignals: true });
       runner.events.on("job:complete", onDone);

@@ -10,30 +10,37 @@ const queue = await open(options);
 const say = (what, rest = {}) => console.log(JSON.stringify({ what, ...rest }));
 const seconds = (since) => (performance.now() - since) / 1000;
 
-/** Jobs one by one, so many calls in flight. */
-async function addSingly(jobs, inFlight) {
-  let left = jobs;
+/** Jobs one by one, so many calls in flight, for so long at most; how many. */
+async function addSingly(jobs, inFlight, limit) {
+  const until = performance.now() + limit;
+  let added = 0;
   const caller = async () => {
-    while (left-- > 0) await queue.add();
+    while (added < jobs && performance.now() < until) {
+      added += 1;
+      await queue.add();
+    }
   };
   await Promise.all(Array.from({ length: inFlight }, caller));
+  return added;
 }
 
 async function addInBatches(jobs) {
   for (let left = jobs; left > 0; left -= 1_000) await queue.addMany(Math.min(left, 1_000));
+  return jobs;
 }
 
 const parts = {
-  async enqueue({ jobs, in_flight: inFlight, batches }) {
-    await addSingly(500, inFlight);
+  async enqueue({ jobs, in_flight: inFlight, batches, limit_ms: limit }) {
+    await addSingly(500, inFlight, limit);
     say("begin");
     const since = performance.now();
-    await (batches ? addInBatches(jobs) : addSingly(jobs, inFlight));
-    say("end", { jobs, seconds: seconds(since) });
+    const added = batches ? await addInBatches(jobs) : await addSingly(jobs, inFlight, limit);
+    say("end", { jobs: added, seconds: seconds(since) });
   },
 
   async drain({ jobs, warm, limit_ms: limit }) {
     await addInBatches(warm + jobs);
+    await queue.filled?.();
     let since;
     const done = await new Promise((resolve) => {
       let done = 0;

@@ -16,6 +16,7 @@ export async function open({ url, setting, concurrency, progress }) {
   };
   const batchSize = setting === "singly" ? 1 : 100;
   return {
+    filled: () => query("analyze"),
     add: () => boss.send("noop", {}),
     addMany: (jobs) => boss.insert(Array.from({ length: jobs }, () => ({ name: "noop", data: {} }))),
     async work(onDone) {
