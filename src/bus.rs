@@ -7,6 +7,7 @@
 
 mod channel;
 mod frame;
+mod queues;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,9 +15,10 @@ use std::time::{Duration, Instant};
 
 pub use channel::{Channel, OutputSoFar, Reading, Subscription};
 pub use frame::{Control, Frame, encode_replay};
+pub use queues::{News, QueueNews};
 
-use crate::domain::JobId;
-use crate::store::Committed;
+use crate::domain::{JobId, State};
+use crate::store::{Committed, CommittedJob};
 
 /// How long a channel outlives its last watcher: a reload, or the next poll, finds it warm.
 const LINGER: Duration = Duration::from_secs(10);
@@ -26,6 +28,7 @@ const LINGER: Duration = Duration::from_secs(10);
 pub struct Bus {
     /// A plain lock: it is held for a look-up or an insertion, never across an await or an encoding.
     channels: Mutex<HashMap<JobId, Arc<Channel>>>,
+    queues: QueueNews,
 }
 
 impl Bus {
@@ -48,12 +51,20 @@ impl Bus {
             if let Some(channel) = self.channel(changed.job.id) {
                 channel.push(&changed.job, &changed.events);
             }
+            if let Some(news) = news(changed) {
+                self.queues.note(&changed.job.queue, news);
+            }
         }
         for id in committed.removed() {
             if let Some(channel) = self.channel(*id) {
                 channel.remove();
             }
         }
+    }
+
+    /// Which queues are worth another look.
+    pub fn queues(&self) -> &QueueNews {
+        &self.queues
     }
 
     /// Forgets channels that nobody has watched for a while. One shared tick calls this; channels have no timers.
@@ -79,5 +90,14 @@ impl Bus {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Arc<Channel>>> {
         self.channels.lock().expect("no holder of this lock panics")
+    }
+}
+
+/// What a change means to those who wait for work in the job's queue.
+fn news(changed: &CommittedJob) -> Option<News> {
+    match changed.job.state {
+        State::Scheduled | State::Queued | State::Retrying => Some(News::Work),
+        State::Running | State::Expired => None,
+        State::Completed | State::Failed | State::Cancelled => Some(News::Slot),
     }
 }

@@ -6,25 +6,32 @@
 //! service, http) carries these types and adds no rule of its own.
 
 mod cancel;
+mod claim;
+pub mod dispatch;
 mod event;
 mod fields;
 mod id;
 mod job;
 mod json;
+mod lease;
 mod limits;
 mod outcome;
+mod queue;
 mod refusal;
 pub mod rules;
 mod spec;
 mod time;
 
 pub use cancel::CancelRequest;
+pub use claim::{ClaimRequest, WorkerName};
 pub use event::{Event, EventType, NewEvent, UserType};
 pub use id::JobId;
 pub use job::{Job, Progress, State};
 pub use json::{Json, ParseError, body_hash, parse_json};
+pub use lease::LeaseSecret;
 pub use limits::Limits;
+pub use queue::{Defaults, Pause, QueueSettings, RateLimit, Selection, SettingsPatch, parse_pause};
 pub use refusal::Refusal;
-pub use rules::{Clocks, Ending, Record};
+pub use rules::{Clocks, Ending, Handouts, Record};
 pub use spec::{Backoff, OnConflict, Policy, QueueName, Spec};
 pub use time::Timestamp;

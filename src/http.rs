@@ -6,6 +6,7 @@
 mod access;
 mod append;
 mod assets;
+mod claims;
 mod error;
 mod events;
 mod extract;
@@ -127,6 +128,7 @@ impl Gateway {
             .routes(routes!(reads::get_result))
             .routes(routes!(jobs::cancel_job))
             .routes(routes!(jobs::retry_job))
+            .routes(routes!(claims::claim_jobs))
             .routes(routes!(operations::get_livez))
             .routes(routes!(operations::get_readyz))
             .routes(routes!(operations::get_openapi))

@@ -3,6 +3,8 @@
 //! [`Gateway`] is the face of this layer. Writes go through the `journal` (group commit), reads of one job's log
 //! through [`Follow`], whatever the transport; [`maintenance`] lets time pass.
 
+mod claims;
+mod defaults;
 mod enqueue;
 mod error;
 mod follow;
@@ -11,9 +13,12 @@ mod journal;
 pub mod maintenance;
 mod reads;
 
+pub use claims::Delivery;
 pub use enqueue::Enqueued;
 pub use error::ServiceError;
 pub use follow::{Cursor, Follow, Opening, Reader, ResetReason, Step};
 pub use gateway::{Gateway, Settings};
-pub use journal::{Appended, CancelAnswer, Idempotency};
+pub use journal::{Appended, CancelAnswer};
 pub use reads::{EventPage, JobPage};
+
+pub use crate::store::{Idempotency, Taken};

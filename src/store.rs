@@ -6,6 +6,7 @@
 //!
 //! Two implementations with the same behaviour: [`PostgresStore`] for production, [`SqliteStore`] embedded.
 
+mod claim;
 mod clock;
 mod error;
 mod listing;
@@ -18,13 +19,14 @@ mod tests;
 
 use async_trait::async_trait;
 
+pub use claim::{Claimed, Taken, Wish, WishAnswer};
 pub use error::StoreError;
 use error::is_conflict;
 pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
 
 use crate::domain::rules::Step;
-use crate::domain::{Clocks, Event, Job, JobId, Json, QueueName, Record, State, Timestamp};
+use crate::domain::{Clocks, Event, Job, JobId, Json, LeaseSecret, QueueName, Record, State, Timestamp};
 
 /// What both stores can do. Every method is one statement or one named transaction.
 #[async_trait]
@@ -35,7 +37,11 @@ pub trait Store: Send + Sync + 'static {
     /// A random value written when the store was created or restored; validators (`ETag`) are bound to it.
     fn epoch(&self) -> &str;
 
-    /// How many commits run side by side without waiting for each other.
+    /// What lease tokens are made with; written when the store was created.
+    fn lease_secret(&self) -> &LeaseSecret;
+
+    /// How many commits run side by side without waiting for each other. If several, the last one is for new jobs that
+    /// nothing else depends on.
     fn committers(&self) -> usize;
 
     /// Reads jobs and keys, as they are now.
@@ -43,6 +49,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes changes and remembered requests. Durable on return (`fsync`). What conflicts is not written.
     async fn commit(&self, batch: &Batch) -> Result<Commit, StoreError>;
+
+    /// Hands waiting jobs to those who ask, in one transaction per call: limits are judged and runs begin under the
+    /// locks of the queues asked for. Durable on return. Who asks for nothing that is there gets nothing.
+    async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError>;
+
+    /// Makes jobs whose `run_at` has come claimable, a bounded number; returns the queues that gained some.
+    async fn promote(&self) -> Result<Vec<QueueName>, StoreError>;
 
     /// Removes ended jobs whose `seq` is still the given one, with everything that belongs to them.
     async fn remove(&self, jobs: &[(JobId, u64)]) -> Result<Committed, StoreError>;
@@ -89,6 +102,15 @@ pub struct RequestKey {
     pub scope: String,
     /// The caller's key.
     pub key: String,
+}
+
+/// A caller's idempotency key, with what it stands for.
+#[derive(Clone, Debug)]
+pub struct Idempotency {
+    /// The key in its scope.
+    pub request: RequestKey,
+    /// Hash of the body, see [`crate::domain::body_hash`].
+    pub body_hash: [u8; 32],
 }
 
 /// A request that was answered, so that its repetition is answered alike.
@@ -138,12 +160,35 @@ pub struct Resolved {
 pub struct LeaseChange {
     /// The run begins: the lease comes into being.
     pub open: bool,
-    /// Silence from now on ends the run after this long.
-    pub renew_ms: Option<u64>,
+    /// A sign of life: the lease begins anew with its full length.
+    pub renew: bool,
     /// A cancel is carried out by force after this long; an earlier instant stays.
     pub cancel_ms: Option<u64>,
     /// The run is over: the lease goes.
     pub close: bool,
+    /// What must be true of the lease for the change to be written.
+    pub guard: LeaseGuard,
+}
+
+/// A condition on the lease, judged by the database's clock in the statement that writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LeaseGuard {
+    /// None.
+    #[default]
+    None,
+    /// This run holds it, and none of its instants has passed.
+    HeldBy(u64),
+    /// It has run out: a sign of life that came meanwhile, through whatever node, counts.
+    RunOut,
+}
+
+impl LeaseChange {
+    fn held_by(&self) -> Option<i64> {
+        match self.guard {
+            LeaseGuard::HeldBy(run) => Some(run as i64),
+            LeaseGuard::None | LeaseGuard::RunOut => None,
+        }
+    }
 }
 
 /// One job's part of a batch.
@@ -186,11 +231,20 @@ impl Change {
         Some(UniqueKey { queue: self.job().queue.clone(), key })
     }
 
-    /// Where the job waits before and after: `(leaves, enters)`.
-    fn waiting(&self) -> (bool, Option<Waiting>) {
-        let before = self.before.as_ref().and_then(Waiting::of);
-        let after = Waiting::of(self.job());
-        if before == after { (false, None) } else { (before.is_some(), after) }
+    fn before_state(&self) -> Option<State> {
+        self.before.as_ref().map(|job| job.state)
+    }
+
+    /// Where the job waited, if it no longer waits there.
+    fn leaves(&self) -> Option<Waiting> {
+        let before = self.before.as_ref().and_then(Waiting::of)?;
+        (Waiting::of(self.job()) != Some(before)).then_some(before)
+    }
+
+    /// Where the job comes to wait.
+    fn enters(&self) -> Option<Waiting> {
+        let after = Waiting::of(self.job())?;
+        (self.before.as_ref().and_then(Waiting::of) != Some(after)).then_some(after)
     }
 
     /// Whether it no longer matters who watches: the job has ended.
@@ -203,14 +257,45 @@ impl Change {
         self.before.as_ref().is_some_and(|job| job.outcome.is_some()) && self.job().outcome.is_none()
     }
 
-    /// Whether one guarded update and its events are all there is to write.
+    /// Whether the job comes among the dead letters, and with which error code.
+    fn dies(&self) -> Option<String> {
+        (self.job().state == State::Failed && self.before_state() != Some(State::Failed))
+            .then(|| self.job().error_code())
+    }
+
+    /// Whether the job leaves the dead letters.
+    fn is_revived(&self) -> bool {
+        self.before_state() == Some(State::Failed) && self.job().state != State::Failed
+    }
+
+    /// Whether one guarded update, its events and the end of a lease are all there is to write.
     fn is_plain(&self) -> bool {
         self.before.is_some()
             && !self.lease.open
-            && !self.lease.close
+            && self.lease.guard != LeaseGuard::RunOut
             && self.step.result.is_none()
-            && self.waiting() == (false, None)
-            && self.before.as_ref().is_some_and(|job| job.state.is_terminal()) == self.job().state.is_terminal()
+            && self.step.hold_queue_ms.is_none()
+            && self.leaves().is_none()
+            && self.enters().is_none()
+            && self.takes_unique_key().is_none()
+            && self.frees_unique_key().is_none()
+            && self.dies().is_none()
+            && !self.is_revived()
+            && !self.forgets_watches()
+    }
+
+    /// Whether a job, its log and its place among those that wait are all there is to write.
+    fn is_plainly_new(&self) -> bool {
+        self.before.is_none() && !self.lease.open && self.takes_unique_key().is_none() && !self.job().state.is_terminal()
+    }
+
+    /// The run that ended by somebody else's doing: its worker does not know yet.
+    fn revoked(&self) -> Option<Revoked> {
+        let before = self.before.as_ref().filter(|job| job.state == State::Running)?;
+        let is_over = self.job().state != State::Running || self.job().run != before.run;
+        let by_itself = self.step.record.ending.is_some_and(|ending| ending.run == before.run);
+        let worker = before.worker.clone().filter(|_| is_over && !by_itself)?;
+        Some(Revoked { worker, run: before.run })
     }
 }
 
@@ -233,6 +318,11 @@ impl Waiting {
             State::Running | State::Completed | State::Failed | State::Cancelled | State::Expired => None,
         }
     }
+}
+
+/// The lane of a job without a concurrency key is `""`.
+fn lane(record: &Record) -> &str {
+    record.policy.concurrency_key.as_deref().unwrap_or_default()
 }
 
 /// Changes and remembered requests that are written together.
@@ -275,13 +365,28 @@ pub struct CommittedJob {
     pub job: Job,
     /// The new events, in order.
     pub events: Vec<Event>,
+    /// The run that somebody else ended.
+    pub revoked: Option<Revoked>,
+}
+
+/// A run that ended without its worker's doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revoked {
+    /// Who ran it.
+    pub worker: String,
+    /// Which run.
+    pub run: u64,
 }
 
 impl Committed {
     fn of_changes<'a>(changes: impl Iterator<Item = &'a Change>) -> Self {
         let jobs = changes
             .filter(|change| !change.step.events.is_empty())
-            .map(|change| CommittedJob { job: change.job().clone(), events: change.step.events.clone() })
+            .map(|change| CommittedJob {
+                job: change.job().clone(),
+                events: change.step.events.clone(),
+                revoked: change.revoked(),
+            })
             .collect();
         Self { jobs, removed: Vec::new() }
     }

@@ -284,6 +284,16 @@ impl Job {
         }))
     }
 
+    /// The code of its last error; `failed` if that has none.
+    pub fn error_code(&self) -> String {
+        #[derive(Deserialize)]
+        struct Code {
+            code: String,
+        }
+        let code = self.error.as_ref().and_then(|error| serde_json::from_str(error.as_str()).ok());
+        code.map_or_else(|| "failed".to_owned(), |Code { code }| code)
+    }
+
     /// Folds the next event in.
     ///
     /// Refuses, and changes nothing, if the state does not allow it: after the end comes nothing but `requeued`,

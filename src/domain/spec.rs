@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::fields::Fields;
 use super::json::find_nul;
-use super::{Json, Limits, Refusal, Timestamp};
+use super::{Defaults, Json, Limits, Refusal, Timestamp};
 
 /// The longest duration that a field takes: ten years, in milliseconds.
 pub(super) const LONGEST_MS: i64 = 315_576_000_000;
@@ -26,6 +26,13 @@ impl QueueName {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl Default for QueueName {
+    /// The queue of whoever names none.
+    fn default() -> Self {
+        Self("default".into())
     }
 }
 
@@ -52,6 +59,15 @@ pub struct Backoff {
     pub max_ms: u64,
     /// The share of the wait that is drawn at random, 0 to 1.
     pub jitter: f64,
+}
+
+impl Backoff {
+    /// The wait after the `attempt`-th try (from 1) failed, in milliseconds. `chance` (0 to 1) is the luck of the draw.
+    pub fn wait_ms(&self, attempt: u32, chance: f64) -> u64 {
+        let exponent = f64::from(attempt.saturating_sub(1));
+        let even = (self.initial_ms as f64 * self.factor.powf(exponent)).min(self.max_ms as f64);
+        (even * (1.0 + self.jitter * (2.0 * chance - 1.0))).round() as u64
+    }
 }
 
 impl Default for Backoff {
@@ -106,21 +122,23 @@ pub struct Spec {
     pub payload: Json,
     /// What the job is about.
     pub subject: Option<String>,
-    /// −100..100, higher first.
-    pub priority: i32,
+    /// −100..100, higher first; 0 if neither the caller nor the queue says.
+    pub priority: Option<i32>,
     /// Milliseconds from acceptance until it may run.
     pub delay_ms: u64,
     /// The instant from which it may run; excludes `delay_ms`.
     pub run_at: Option<Timestamp>,
-    /// Tries in all.
-    pub max_attempts: u32,
+    /// Tries in all; 3 if neither the caller nor the queue says, 1 for a tracked job.
+    pub max_attempts: Option<u32>,
+    /// Waits between tries.
+    pub backoff: Option<Backoff>,
     /// Whether an outside runner runs it.
     pub tracked: bool,
     /// What to do about a live job of the same unique key.
     pub on_conflict: OnConflict,
     /// Whatever the caller wants shown to every watcher.
     pub meta: Json,
-    /// The rest.
+    /// The rest, as the caller gave it.
     pub policy: Policy,
 }
 
@@ -128,7 +146,7 @@ impl Spec {
     /// Checks a spec. Pointers of refusals are relative to it.
     pub fn parse(value: Value, limits: &Limits) -> Result<Self, Refusal> {
         let mut fields = Fields::of(value, "")?;
-        let queue = queue_name(&mut fields, "queue")?.unwrap_or_else(|| QueueName("default".into()));
+        let queue = queue_name(&mut fields, "queue")?.unwrap_or_default();
         if queue.as_str().starts_with("milepost.") {
             return fields.wrong("queue", "queues that begin with `milepost.` belong to the gateway");
         }
@@ -147,8 +165,7 @@ impl Spec {
         if run_at.is_some() && delay_ms > 0 {
             return fields.wrong("run_at", "excludes delay_ms");
         }
-        let max_attempts = fields.integer("max_attempts", 1..=1_000)?;
-        let duration = |fields: &mut Fields, name| Ok(fields.integer(name, 1..=LONGEST_MS)?.map(|ms| ms as u64));
+        let max_attempts = max_attempts(&mut fields)?;
         let ttl_ms = duration(&mut fields, "ttl_ms")?;
         if tracked {
             let waits = [("delay_ms", delay_ms > 0), ("run_at", run_at.is_some()), ("ttl_ms", ttl_ms.is_some())];
@@ -174,10 +191,11 @@ impl Spec {
             kind,
             payload,
             subject: fields.name("subject")?,
-            priority: fields.integer("priority", -100..=100)?.unwrap_or(0) as i32,
+            priority: priority(&mut fields)?,
             delay_ms,
             run_at,
-            max_attempts: if tracked { 1 } else { max_attempts.unwrap_or(3) as u32 },
+            max_attempts,
+            backoff: backoff(&mut fields, "/backoff")?,
             tracked,
             on_conflict,
             meta,
@@ -185,7 +203,7 @@ impl Spec {
                 ttl_ms,
                 timeout_ms: duration(&mut fields, "timeout_ms")?,
                 deadline_ms: duration(&mut fields, "deadline_ms")?,
-                backoff: backoff(&mut fields)?,
+                backoff: Backoff::default(),
                 unique_key: fields.name("unique_key")?,
                 concurrency_key: fields.name("concurrency_key")?,
                 cancel_if_unwatched_ms: duration(&mut fields, "cancel_if_unwatched_ms")?,
@@ -194,6 +212,39 @@ impl Spec {
         fields.finish()?;
         Ok(spec)
     }
+
+    /// The policy, with the queue's defaults for what the caller left out. A tracked job waits for no claim, and
+    /// `timeout_ms` means something else to it: the silence of its runner.
+    pub(super) fn policy(&self, defaults: &Defaults) -> Policy {
+        let mut policy = self.policy.clone();
+        policy.deadline_ms = policy.deadline_ms.or(defaults.deadline_ms);
+        policy.backoff = self.backoff.as_ref().or(defaults.backoff.as_ref()).cloned().unwrap_or_default();
+        if !self.tracked {
+            policy.ttl_ms = policy.ttl_ms.or(defaults.ttl_ms);
+            policy.timeout_ms = policy.timeout_ms.or(defaults.timeout_ms);
+        }
+        policy
+    }
+
+    /// Tries in all, with the queue's default.
+    pub(super) fn attempts(&self, defaults: &Defaults) -> u32 {
+        match self.tracked {
+            true => 1,
+            false => self.max_attempts.or(defaults.max_attempts).unwrap_or(3),
+        }
+    }
+}
+
+pub(super) fn duration(fields: &mut Fields, name: &str) -> Result<Option<u64>, Refusal> {
+    Ok(fields.integer(name, 1..=LONGEST_MS)?.map(|ms| ms as u64))
+}
+
+pub(super) fn max_attempts(fields: &mut Fields) -> Result<Option<u32>, Refusal> {
+    Ok(fields.integer("max_attempts", 1..=1_000)?.map(|n| n as u32))
+}
+
+pub(super) fn priority(fields: &mut Fields) -> Result<Option<i32>, Refusal> {
+    Ok(fields.integer("priority", -100..=100)?.map(|n| n as i32))
 }
 
 fn queue_name(fields: &mut Fields, name: &str) -> Result<Option<QueueName>, Refusal> {
@@ -206,12 +257,13 @@ fn queue_name(fields: &mut Fields, name: &str) -> Result<Option<QueueName>, Refu
     }
 }
 
-fn backoff(fields: &mut Fields) -> Result<Backoff, Refusal> {
+/// `at`: the place of the field in the body.
+pub(super) fn backoff(fields: &mut Fields, at: &str) -> Result<Option<Backoff>, Refusal> {
     let defaults = Backoff::default();
     let Some(value) = fields.take("backoff") else {
-        return Ok(defaults);
+        return Ok(None);
     };
-    let mut fields = Fields::of(value, "/backoff")?;
+    let mut fields = Fields::of(value, at)?;
     let backoff = Backoff {
         initial_ms: fields.integer("initial_ms", 0..=LONGEST_MS)?.map_or(defaults.initial_ms, |ms| ms as u64),
         factor: fields.number("factor", 1.0..=100.0)?.unwrap_or(defaults.factor),
@@ -219,7 +271,7 @@ fn backoff(fields: &mut Fields) -> Result<Backoff, Refusal> {
         jitter: fields.number("jitter", 0.0..=1.0)?.unwrap_or(defaults.jitter),
     };
     fields.finish()?;
-    Ok(backoff)
+    Ok(Some(backoff))
 }
 
 fn sized_json(value: Value, at: &str, limit: usize) -> Result<Json, Refusal> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::header::CONNECTION;
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::extract::{JobPath, Params, idempotency, json_body, media_type};
 use super::{Api, ApiResult, json_response, schema};
-use crate::domain::{JobId, NewEvent, Refusal, body_hash, parse_json};
+use crate::domain::{Job, JobId, NewEvent, Refusal, State as JobState, body_hash, parse_json};
 use crate::service::{Appended, Gateway, Reader, ServiceError};
 
 /// Events in one array.
@@ -33,7 +33,7 @@ const LONGEST_HOLD_MS: u64 = 55_000;
     params(
         schema::JobId,
         ("wait_ms" = Option<u64>, Query, description = "With an empty array: hold the answer up to so long (capped at 55,000) until there is something to say"),
-        ("Lease-Token" = Option<String>, Header, description = "Tracked jobs need none"),
+        ("Lease-Token" = Option<String>, Header, description = "From the claim; tracked jobs need none"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a retry after a lost answer safe; not with NDJSON"),
     ),
     request_body(description = "One event, an array of up to 1,000 (all or nothing; none is a heartbeat), or NDJSON", content(
@@ -57,6 +57,32 @@ pub(super) async fn append_events(
     append(&api, id, query.as_deref(), &headers, body).await
 }
 
+/// Who appends: a job's runner, and the run that its lease token proves, if it has one.
+#[derive(Clone, Copy)]
+struct Runner {
+    id: JobId,
+    run: Option<u64>,
+}
+
+const LEASE_TOKEN: HeaderName = HeaderName::from_static("lease-token");
+
+impl Runner {
+    fn of(api: &Api, id: JobId, headers: &HeaderMap) -> Self {
+        let mut lines = headers.get_all(LEASE_TOKEN).into_iter();
+        let token = lines.next().filter(|_| lines.next().is_none()).and_then(|token| token.to_str().ok());
+        Self { id, run: token.and_then(|token| api.gateway.proven_run(id, token)) }
+    }
+
+    async fn heartbeat(self, gateway: &Gateway) -> Result<Appended, ServiceError> {
+        gateway.append(self.id, self.run, Vec::new(), [0; 32], None).await
+    }
+
+    /// Whether the job has gone on without it.
+    fn is_over(self, job: &Job) -> bool {
+        job.state != JobState::Running || self.run.is_some_and(|run| run != job.run)
+    }
+}
+
 async fn append(api: &Api, id: JobId, query: Option<&str>, headers: &HeaderMap, body: Body) -> ApiResult {
     let params = Params::of(query, &["wait_ms"])?;
     let hold_ms = params.capped("wait_ms", 0, LONGEST_HOLD_MS)?;
@@ -65,7 +91,7 @@ async fn append(api: &Api, id: JobId, query: Option<&str>, headers: &HeaderMap, 
         Some("application/x-ndjson") if headers.contains_key("idempotency-key") => Err(ApiError::invalid_request(
             "Idempotency-Key cannot stand for NDJSON: its lines are stored as they arrive",
         )),
-        Some("application/x-ndjson") => Lines::new(api, id).read(body).await,
+        Some("application/x-ndjson") => Lines::new(api, Runner::of(api, id, headers)).read(body).await,
         None | Some("application/json") => {
             let body = json_body(headers, body, api.settings.max_body).await?;
             append_json(api, id, headers, body, hold_ms).await
@@ -102,19 +128,22 @@ async fn append_json(api: &Api, id: JobId, headers: &HeaderMap, body: Value, hol
         }
         events.push(event);
     }
-    let appended = api.gateway.append(id, events, body_hash, idempotency).await.map_err(|error| match error {
-        ServiceError::RefusedItem { index, refusal } => ApiError::from(refusal.under(&place(index))),
-        other => other.into(),
-    })?;
+    let runner = Runner::of(api, id, headers);
+    let appended =
+        api.gateway.append(id, runner.run, events, body_hash, idempotency).await.map_err(|error| match error {
+            ServiceError::RefusedItem { index, refusal } => ApiError::from(refusal.under(&place(index))),
+            other => other.into(),
+        })?;
     let appended = match hold_ms {
-        Some(ms) => hold(&api.gateway, id, appended, Duration::from_millis(ms)).await?,
+        Some(ms) => hold(&api.gateway, runner, appended, Duration::from_millis(ms)).await?,
         None => appended,
     };
     Ok(json_response(&answer(&appended)))
 }
 
 fn answer(appended: &Appended) -> Value {
-    json!({"seq": appended.seq, "lease": null, "cancel_requested": appended.cancel_requested})
+    let lease = appended.silence_ms.filter(|_| appended.leased).map(|ms| json!({"expires_in_ms": ms}));
+    json!({"seq": appended.seq, "lease": lease, "cancel_requested": appended.cancel_requested})
 }
 
 fn nothing_may_follow(event: &NewEvent) -> Refusal {
@@ -123,7 +152,7 @@ fn nothing_may_follow(event: &NewEvent) -> Refusal {
 
 /// A held heartbeat: answers when the runner is asked to stop, or the time is over. The job does not fall silent
 /// meanwhile.
-async fn hold(gateway: &Gateway, id: JobId, mut appended: Appended, time: Duration) -> Result<Appended, ApiError> {
+async fn hold(gateway: &Gateway, runner: Runner, mut appended: Appended, time: Duration) -> Result<Appended, ApiError> {
     let until = Instant::now() + time;
     let renew_every = appended.silence_ms.map_or(time, |ms| Duration::from_millis((ms / 3).max(1)));
     while !appended.cancel_requested && Instant::now() < until && !gateway.is_draining() {
@@ -131,16 +160,16 @@ async fn hold(gateway: &Gateway, id: JobId, mut appended: Appended, time: Durati
         let mut seq = appended.seq;
         while Instant::now() < renew_at.min(until) && !gateway.is_draining() {
             let rest = renew_at.min(until).saturating_duration_since(Instant::now());
-            let job = gateway.changed_job(id, seq, rest, Reader::Runner).await?;
-            if job.state.is_terminal() {
-                return Err(Refusal::JobTerminal(job.state).into());
+            let job = gateway.changed_job(runner.id, seq, rest, Reader::Runner).await?;
+            if runner.is_over(&job) {
+                break;
             }
             if job.cancel_requested {
                 return Ok(Appended { seq: job.seq, cancel_requested: true, ..appended });
             }
             seq = job.seq;
         }
-        appended = gateway.append(id, Vec::new(), [0; 32], None).await?;
+        appended = runner.heartbeat(gateway).await?;
     }
     Ok(appended)
 }
@@ -148,7 +177,7 @@ async fn hold(gateway: &Gateway, id: JobId, mut appended: Appended, time: Durati
 /// An NDJSON body on its way in.
 struct Lines<'a> {
     api: &'a Api,
-    id: JobId,
+    runner: Runner,
     /// What has arrived of a line that is not whole.
     partial: Vec<u8>,
     /// Lines seen, blank ones included: the index in pointers.
@@ -193,22 +222,25 @@ impl Closing {
 }
 
 impl<'a> Lines<'a> {
-    fn new(api: &'a Api, id: JobId) -> Self {
-        Self { api, id, partial: Vec::new(), lines: 0, stored: 0, last: None, ended: false }
+    fn new(api: &'a Api, runner: Runner) -> Self {
+        Self { api, runner, partial: Vec::new(), lines: 0, stored: 0, last: None, ended: false }
     }
 
     async fn read(mut self, mut body: Body) -> ApiResult {
         // A sign of life, and the answer to "may I?", before the first line.
-        let mut over = None;
+        let (mut over, mut closing) = (None, None);
         match self.heartbeat().await {
             Ok(begun) => self.last = Some(begun),
-            // It may be the repetition of the line that ended the job.
+            // It may be the repetition of the line that ended the run.
             Err(error @ ServiceError::Refused(Refusal::JobTerminal(_))) => over = Some(error),
+            Err(error @ ServiceError::Refused(Refusal::LeaseLost)) if self.runner.run.is_some() => {
+                over = Some(error);
+                closing = Some(Closing::begin(Stop::Job, &body));
+            }
             Err(error) => return Err(self.with_count(error.into())),
         }
         let seq = self.last.as_ref().map_or(0, |last| last.seq);
-        let mut stop = pin!(stop(self.api.gateway.clone(), self.id, seq));
-        let mut closing: Option<Closing> = None;
+        let mut stop = pin!(stop(self.api.gateway.clone(), self.runner, seq));
         loop {
             let must_close = self.ended || self.last.as_ref().is_some_and(|last| last.cancel_requested);
             if must_close && closing.is_none() {
@@ -254,7 +286,7 @@ impl<'a> Lines<'a> {
     }
 
     async fn heartbeat(&self) -> Result<Appended, ServiceError> {
-        self.api.gateway.append(self.id, Vec::new(), [0; 32], None).await
+        self.runner.heartbeat(&self.api.gateway).await
     }
 
     /// Takes the whole lines out of what has arrived, and stores them. `at_end`: the rest is a line, too.
@@ -325,7 +357,7 @@ impl<'a> Lines<'a> {
     /// Stores whole lines, each with its index.
     async fn store(&mut self, lines: Vec<(usize, NewEvent)>, hash: [u8; 32]) -> Result<(), ApiError> {
         let (places, events): (Vec<usize>, Vec<NewEvent>) = lines.into_iter().unzip();
-        match self.api.gateway.append_lines(self.id, events, hash).await {
+        match self.api.gateway.append_lines(self.runner.id, self.runner.run, events, hash).await {
             Ok(mut appended) => {
                 let (stored, refused) = (appended.stored, appended.refused.take());
                 self.stored += stored;
@@ -359,11 +391,11 @@ impl<'a> Lines<'a> {
 }
 
 /// Completes when a runner in the middle of a body must be told something.
-async fn stop(gateway: Gateway, id: JobId, mut seq: u64) -> Stop {
+async fn stop(gateway: Gateway, runner: Runner, mut seq: u64) -> Stop {
     loop {
-        match gateway.changed_job(id, seq, Duration::from_secs(3_600), Reader::Runner).await {
+        match gateway.changed_job(runner.id, seq, Duration::from_secs(3_600), Reader::Runner).await {
             _ if gateway.is_draining() => return Stop::Drain,
-            Ok(job) if job.cancel_requested || job.state.is_terminal() => return Stop::Job,
+            Ok(job) if job.cancel_requested || runner.is_over(&job) => return Stop::Job,
             Ok(job) => seq = job.seq,
             Err(_) => return Stop::Job,
         }

@@ -179,6 +179,7 @@ pub(super) async fn cancel_job(
     Ok(match api.gateway.cancel(id, request.reason, request.grace_ms, ANYBODY.to_owned()).await? {
         CancelAnswer::Accepted(job) => (StatusCode::ACCEPTED, json_response(&job)).into_response(),
         CancelAnswer::Already(job) => json_response(&job),
+        CancelAnswer::NotWaiting => unreachable!("a cancel means whatever state the job is in"),
     })
 }
 

@@ -297,3 +297,43 @@ pub(super) struct Problem {
 #[derive(ToResponse)]
 #[response(description = "An error", content_type = "application/problem+json")]
 pub(super) struct ProblemResponse(Problem);
+
+/// A worker asks for work. Unknown fields are refused.
+#[derive(ToSchema)]
+pub(super) struct ClaimRequest {
+    /// `[A-Za-z0-9._:@-]{1,128}`.
+    worker: String,
+    /// In this order; `["default"]` if left out.
+    queues: Option<Vec<String>>,
+    /// Only jobs of these kinds; empty or left out: of any.
+    kinds: Option<Vec<String>>,
+    /// 1–100, default 1.
+    max: Option<u32>,
+    /// Milliseconds; 0 if left out, more than 55,000 is capped.
+    wait_ms: Option<u64>,
+    /// Milliseconds, 1,000–3,600,000, default 30,000.
+    lease_ms: Option<u64>,
+}
+
+/// What was handed out.
+#[derive(ToSchema)]
+pub(super) struct Claimed {
+    jobs: Vec<HandedOut>,
+}
+
+/// A job, its payload within, and the lease that its worker shows with every append.
+#[derive(ToSchema)]
+pub(super) struct HandedOut {
+    job: Job,
+    lease: Lease,
+}
+
+/// Proof of one run, good as long as signs of life come.
+#[derive(ToSchema)]
+pub(super) struct Lease {
+    /// For the header `Lease-Token`.
+    token: String,
+    run: u64,
+    expires_in_ms: u64,
+    expires_at: String,
+}

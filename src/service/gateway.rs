@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::journal::{Command, Journal};
+use super::claims::{self, Claims};
+use super::defaults::QueueDefaults;
+use super::journal::{Command, Journal, Recent};
 use super::{Appended, CancelAnswer, Idempotency, ServiceError};
 use crate::bus::Bus;
 use crate::domain::{Job, JobId, Limits, NewEvent, Timestamp};
@@ -37,6 +39,9 @@ pub(super) struct Inner {
     pub store: Arc<dyn Store>,
     pub bus: Arc<Bus>,
     pub journal: Journal,
+    pub claims: Claims,
+    pub recent: Arc<Recent>,
+    pub defaults: Arc<QueueDefaults>,
     pub limits: Arc<Limits>,
     pub settings: Settings,
     draining: watch::Sender<bool>,
@@ -46,9 +51,13 @@ impl Gateway {
     /// Starts a gateway on a store. The tasks end when all clones are gone and what was accepted is stored.
     pub fn start(store: Arc<dyn Store>, limits: Limits, settings: Settings) -> (Self, Vec<JoinHandle<()>>) {
         let (bus, limits) = (Arc::new(Bus::default()), Arc::new(limits));
-        let (journal, tasks) = Journal::start(&store, &bus, &limits);
+        let (recent, defaults) = (Arc::new(Recent::default()), Arc::new(QueueDefaults::default()));
+        let (journal, mut tasks) = Journal::start(&store, &bus, &limits, &recent, &defaults);
+        let (claims, claimers) = Claims::new();
         let draining = watch::Sender::new(false);
-        (Self { inner: Arc::new(Inner { store, bus, journal, limits, settings, draining }) }, tasks)
+        let inner = Arc::new(Inner { store, bus, journal, claims, recent, defaults, limits, settings, draining });
+        tasks.push(claims::start(&inner, claimers));
+        (Self { inner }, tasks)
     }
 
     /// What callers may store.
@@ -66,17 +75,28 @@ impl Gateway {
         self.inner.store.epoch()
     }
 
+    /// The proof that goes with one run of a job.
+    pub fn lease_token(&self, job: JobId, run: u64) -> String {
+        self.inner.store.lease_secret().token(job, run)
+    }
+
+    /// The run that a token proves to be; `None` if it proves nothing.
+    pub fn proven_run(&self, job: JobId, token: &str) -> Option<u64> {
+        self.inner.store.lease_secret().verify(job, token)
+    }
+
     /// Appends a runner's events: all of them, or none and a refusal that says which is wrong. Durable on return.
-    /// None at all is a heartbeat.
+    /// None at all is a heartbeat. `run`: which run the writer has proved to be; a tracked job's runner needs no proof.
     pub async fn append(
         &self,
         id: JobId,
+        run: Option<u64>,
         events: Vec<NewEvent>,
         body_hash: [u8; 32],
         idempotency: Option<Idempotency>,
     ) -> Result<Appended, ServiceError> {
         let command =
-            |answer| Command::Append { id, events, body_hash, idempotency, keep_before_refused: false, answer };
+            |answer| Command::Append { id, run, events, body_hash, idempotency, keep_before_refused: false, answer };
         self.inner.journal.submit(command).await
     }
 
@@ -84,11 +104,19 @@ impl Gateway {
     pub async fn append_lines(
         &self,
         id: JobId,
+        run: Option<u64>,
         events: Vec<NewEvent>,
         body_hash: [u8; 32],
     ) -> Result<Appended, ServiceError> {
-        let command =
-            |answer| Command::Append { id, events, body_hash, idempotency: None, keep_before_refused: true, answer };
+        let command = |answer| Command::Append {
+            id,
+            run,
+            events,
+            body_hash,
+            idempotency: None,
+            keep_before_refused: true,
+            answer,
+        };
         self.inner.journal.submit(command).await
     }
 
@@ -100,7 +128,8 @@ impl Gateway {
         grace_ms: u64,
         by: String,
     ) -> Result<CancelAnswer, ServiceError> {
-        self.inner.journal.submit(|answer| Command::Cancel { id, reason, grace_ms, by, answer }).await
+        let command = |answer| Command::Cancel { id, reason, grace_ms, by, only_waiting: false, answer };
+        self.inner.journal.submit(command).await
     }
 
     /// Puts a failed, cancelled or expired job back into its queue.

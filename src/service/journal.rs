@@ -8,6 +8,7 @@
 
 mod committer;
 mod fold;
+mod recent;
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
@@ -18,10 +19,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::ServiceError;
+use super::defaults::QueueDefaults;
 use crate::bus::Bus;
 use crate::domain::{Job, JobId, Limits, NewEvent, Refusal, Spec};
-use crate::store::{RequestKey, Store, UniqueKey};
+use crate::store::{Idempotency, Store, UniqueKey};
 use committer::Committer;
+pub(super) use recent::Recent;
 
 /// Commands that wait for one committer. Beyond that callers wait in line, for [`PATIENCE`] at most.
 const QUEUE: usize = 2_048;
@@ -32,15 +35,6 @@ const WEIGHED_BYTES: usize = 8 * 1024;
 /// How long a caller waits for a place in the queue before being told that the gateway is overloaded.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A caller's idempotency key, with what it stands for.
-#[derive(Clone, Debug)]
-pub struct Idempotency {
-    /// The key in its scope.
-    pub request: RequestKey,
-    /// Hash of the body, see [`crate::domain::body_hash`].
-    pub body_hash: [u8; 32],
-}
-
 /// What an append did.
 #[derive(Clone, Debug)]
 pub struct Appended {
@@ -50,8 +44,10 @@ pub struct Appended {
     pub stored: usize,
     /// Whether the job's runner is asked to stop.
     pub cancel_requested: bool,
-    /// How long the runner may be silent before the job fails, in milliseconds; `None`: for ever.
+    /// How long the runner may be silent from now on, in milliseconds; `None`: for ever, or the run is over.
     pub silence_ms: Option<u64>,
+    /// Whether the runner holds a lease (a tracked job's has none) and the run goes on.
+    pub leased: bool,
     /// The first event that was refused; only if those before it were to be kept.
     pub refused: Option<Refusal>,
 }
@@ -63,6 +59,8 @@ pub enum CancelAnswer {
     Already(Box<Job>),
     /// It is cancelled, or its runner is asked to stop.
     Accepted(Box<Job>),
+    /// It does not wait any more, and only what waits was meant.
+    NotWaiting,
 }
 
 /// What an enqueue did for one spec.
@@ -88,6 +86,8 @@ pub(super) enum Command {
     /// A runner's events; none is a heartbeat.
     Append {
         id: JobId,
+        /// The run that the writer has proved to be.
+        run: Option<u64>,
         events: Vec<NewEvent>,
         body_hash: [u8; 32],
         idempotency: Option<Idempotency>,
@@ -96,7 +96,17 @@ pub(super) enum Command {
         answer: Answer<Appended>,
     },
     /// Stop, please.
-    Cancel { id: JobId, reason: Option<String>, grace_ms: u64, by: String, answer: Answer<CancelAnswer> },
+    Cancel {
+        id: JobId,
+        reason: Option<String>,
+        grace_ms: u64,
+        by: String,
+        /// Leave it alone if it runs or has ended.
+        only_waiting: bool,
+        answer: Answer<CancelAnswer>,
+    },
+    /// The run's worker never got it: give the job back.
+    GiveBack { id: JobId, run: u64, reason: &'static str, answer: Answer<()> },
     /// Once more, please.
     Retry { id: JobId, by: String, answer: Answer<Box<Job>> },
     /// Remove a job that has ended.
@@ -114,6 +124,7 @@ impl Command {
             | Self::Cancel { id, .. }
             | Self::Retry { id, .. }
             | Self::Delete { id, .. }
+            | Self::GiveBack { id, .. }
             | Self::Sweep { id, .. } => Some(*id),
         }
     }
@@ -124,14 +135,22 @@ impl Command {
         match self {
             Self::Enqueue { specs, .. } => specs.iter().map(|spec| of(spec.payload.as_str().len())).sum(),
             Self::Append { events, .. } => events.iter().map(|event| of(event.size())).sum::<usize>().max(1),
-            Self::Cancel { .. } | Self::Retry { .. } | Self::Delete { .. } | Self::Sweep { .. } => 1,
+            Self::Cancel { .. }
+            | Self::Retry { .. }
+            | Self::Delete { .. }
+            | Self::GiveBack { .. }
+            | Self::Sweep { .. } => 1,
         }
     }
 
     fn idempotency(&self) -> Option<&Idempotency> {
         match self {
             Self::Enqueue { idempotency, .. } | Self::Append { idempotency, .. } => idempotency.as_ref(),
-            Self::Cancel { .. } | Self::Retry { .. } | Self::Delete { .. } | Self::Sweep { .. } => None,
+            Self::Cancel { .. }
+            | Self::Retry { .. }
+            | Self::Delete { .. }
+            | Self::GiveBack { .. }
+            | Self::Sweep { .. } => None,
         }
     }
 
@@ -142,6 +161,7 @@ impl Command {
             | Self::Cancel { .. }
             | Self::Retry { .. }
             | Self::Delete { .. }
+            | Self::GiveBack { .. }
             | Self::Sweep { .. } => &[],
         };
         specs
@@ -157,7 +177,9 @@ impl Command {
             Self::Append { answer, .. } => drop(answer.send(Err(error))),
             Self::Cancel { answer, .. } => drop(answer.send(Err(error))),
             Self::Retry { answer, .. } => drop(answer.send(Err(error))),
-            Self::Delete { answer, .. } | Self::Sweep { answer, .. } => drop(answer.send(Err(error))),
+            Self::Delete { answer, .. } | Self::GiveBack { answer, .. } | Self::Sweep { answer, .. } => {
+                drop(answer.send(Err(error)));
+            }
         }
     }
 }
@@ -171,13 +193,20 @@ pub(super) struct Journal {
 impl Journal {
     /// Starts as many committers as the store can use side by side. They end when the journal is dropped and what was
     /// handed in is done.
-    pub fn start(store: &Arc<dyn Store>, bus: &Arc<Bus>, limits: &Arc<Limits>) -> (Self, Vec<JoinHandle<()>>) {
+    pub fn start(
+        store: &Arc<dyn Store>,
+        bus: &Arc<Bus>,
+        limits: &Arc<Limits>,
+        recent: &Arc<Recent>,
+        defaults: &Arc<QueueDefaults>,
+    ) -> (Self, Vec<JoinHandle<()>>) {
         let count = store.committers();
         let last_id = Arc::new(AtomicU64::new(0));
         let (mut committers, mut tasks) = (Vec::new(), Vec::new());
         for shard in 0..count {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            let committer = Committer::new(store.clone(), bus.clone(), limits.clone(), last_id.clone());
+            let (store, bus, limits) = (store.clone(), bus.clone(), limits.clone());
+            let committer = Committer::new(store, bus, limits, last_id.clone(), recent.clone(), defaults.clone());
             let span = tracing::info_span!("committer", shard);
             tasks.push(tokio::spawn(tracing::Instrument::instrument(committer.run(receiver), span)));
             committers.push(sender);
@@ -199,9 +228,10 @@ impl Journal {
         answered.await.unwrap_or(Err(ServiceError::Internal))
     }
 
-    /// Commands that meet in a key or a job go to one committer, which sees them one after the other; the rest is
-    /// dealt by chance.
+    /// Commands that meet in a key or a job go to one committer, which sees them one after the other. New jobs that meet
+    /// nothing go to the last one, and share it with nobody if there are several.
     fn shard(&self, command: &Command) -> usize {
+        let last = self.committers.len() - 1;
         let hash = if let Some(key) = command.unique_keys().next() {
             self.hasher.hash_one(key)
         } else if let Some(id) = command.job() {
@@ -209,8 +239,8 @@ impl Journal {
         } else if let Some(idempotency) = command.idempotency() {
             self.hasher.hash_one(&idempotency.request)
         } else {
-            rand::random()
+            return last;
         };
-        (hash % self.committers.len() as u64) as usize
+        (hash % last.max(1) as u64) as usize
     }
 }

@@ -6,6 +6,7 @@ use tracing::{debug, info, warn};
 
 use super::journal::Command;
 use super::{Gateway, ServiceError};
+use crate::bus::News;
 use crate::domain::JobId;
 
 /// The sweep runs this often, with jitter, so that nodes do not sweep in step.
@@ -14,6 +15,9 @@ const SWEEP_MS: std::ops::Range<u64> = 350..650;
 /// Jobs per sweep and per removal: a backlog is worked off in steps that leave room for everybody else.
 const PER_SWEEP: u32 = 500;
 const PER_REMOVAL: u32 = 200;
+
+/// A sweep that finds a full hand goes on at once, this often at most: the pulse must not wait for long.
+const SWEEPS_IN_A_ROW: usize = 10;
 
 /// How often partitions and old keys are looked after.
 const TIDY: Duration = Duration::from_secs(15 * 60);
@@ -68,15 +72,23 @@ pub async fn run(gateway: Gateway) {
 impl Gateway {
     /// Turns whatever is overdue into events.
     async fn sweep(&self) -> Result<(), ServiceError> {
-        let overdue = self.inner.store.overdue(PER_SWEEP).await?;
-        let swept = overdue.iter().map(|id| self.sweep_one(*id));
-        for swept in futures_util::future::join_all(swept).await {
-            swept?;
+        for queue in self.inner.store.promote().await? {
+            self.inner.bus.queues().note(&queue, News::Work);
+        }
+        for _ in 0..SWEEPS_IN_A_ROW {
+            let overdue = self.inner.store.overdue(PER_SWEEP).await?;
+            let swept = overdue.iter().map(|id| self.sweep_one(*id));
+            for swept in futures_util::future::join_all(swept).await {
+                swept?;
+            }
+            if overdue.len() < PER_SWEEP as usize {
+                break;
+            }
         }
         Ok(())
     }
 
-    async fn sweep_one(&self, id: JobId) -> Result<(), ServiceError> {
+    pub(super) async fn sweep_one(&self, id: JobId) -> Result<(), ServiceError> {
         debug!(job.id = %id, "an instant has passed for this job");
         self.inner.journal.submit(|answer| Command::Sweep { id, answer }).await
     }

@@ -1,11 +1,14 @@
 //! Postgres: the store for production and for several nodes. Written for 14 and later.
 
+mod claim;
 mod pulse;
 mod read;
 mod tidy;
 mod write;
 
+use std::collections::{BTreeSet, HashSet};
 use std::str::FromStr;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -14,11 +17,13 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 use super::clock::Clock;
 use super::{
-    Batch, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, is_conflict, schema,
+    Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish,
+    is_conflict, schema,
 };
-use crate::domain::{Event, Job, JobId, Json, Timestamp};
+use crate::domain::{Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp};
 
-const MIGRATIONS: &[(&str, &str)] = &[("spine", include_str!("postgres/0001_spine.sql"))];
+const MIGRATIONS: &[(&str, &str)] =
+    &[("spine", include_str!("postgres/0001_spine.sql")), ("queue", include_str!("postgres/0002_queue.sql"))];
 
 /// A connection that was used within this is taken to be alive.
 const IDLE_UNTESTED: Duration = Duration::from_secs(1);
@@ -31,7 +36,10 @@ pub struct PostgresStore {
     pool: PgPool,
     clock: Clock,
     epoch: String,
+    lease_secret: LeaseSecret,
     node: String,
+    /// Queues that have their row.
+    known_queues: Mutex<HashSet<QueueName>>,
 }
 
 impl PostgresStore {
@@ -67,12 +75,41 @@ impl PostgresStore {
         )
         .fetch_one(&mut *connection)
         .await?;
+        let secret: Vec<u8> = sqlx::query_scalar(
+            "with made as (update epoch set lease_secret = $1 where lease_secret is null returning lease_secret)
+             select lease_secret from made union all
+             select lease_secret from epoch where lease_secret is not null limit 1",
+        )
+        .bind(rand::random::<[u8; 32]>().to_vec())
+        .fetch_one(&mut *connection)
+        .await?;
+        let lease_secret = schema::lease_secret(secret)?;
         drop(connection);
         let node = format!("{:016x}", rand::random::<u64>());
-        let store = Self { pool, clock: Clock::new(), epoch, node };
+        let known_queues = Mutex::default();
+        let store = Self { pool, clock: Clock::new(), epoch, lease_secret, node, known_queues };
         store.probe().await?;
         store.tidy(u64::MAX).await?;
         Ok(store)
+    }
+}
+
+impl PostgresStore {
+    /// A queue has its row from its first job on. Rows never go, so each is made sure of once.
+    async fn know_queues(&self, batch: &Batch) -> Result<(), StoreError> {
+        let new: Vec<QueueName> = {
+            let known = self.known_queues.lock().expect("nobody panics with it");
+            let new = batch.changes.iter().filter(|change| change.before.is_none()).map(|change| &change.job().queue);
+            new.filter(|queue| !known.contains(queue)).cloned().collect::<BTreeSet<_>>().into_iter().collect()
+        };
+        if !new.is_empty() {
+            sqlx::query("insert into queues (queue) select * from unnest($1::text[]) on conflict do nothing")
+                .bind(new.iter().map(QueueName::as_str).collect::<Vec<_>>())
+                .execute(&self.pool)
+                .await?;
+            self.known_queues.lock().expect("nobody panics with it").extend(new);
+        }
+        Ok(())
     }
 }
 
@@ -86,8 +123,14 @@ impl Store for PostgresStore {
         &self.epoch
     }
 
+    fn lease_secret(&self) -> &LeaseSecret {
+        &self.lease_secret
+    }
+
     fn committers(&self) -> usize {
-        2
+        // Two for what happens to jobs. New jobs come by themselves: neither kind waits for the other's statements, and
+        // each batch is one statement.
+        3
     }
 
     async fn resolve(&self, lookup: &Lookup) -> Result<Resolved, StoreError> {
@@ -95,10 +138,25 @@ impl Store for PostgresStore {
     }
 
     async fn commit(&self, batch: &Batch) -> Result<Commit, StoreError> {
+        self.know_queues(batch).await?;
         match write::commit(&self.pool, batch).await {
             Err(StoreError::Unavailable(error)) if is_conflict(&error) => Ok(Commit::rolled_back()),
             other => other,
         }
+    }
+
+    async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError> {
+        loop {
+            match claim::claim(&self.pool, wishes, self.now()).await {
+                // Given up by the database for another one: nothing was handed out.
+                Err(StoreError::Unavailable(error)) if is_conflict(&error) => {}
+                other => return other,
+            }
+        }
+    }
+
+    async fn promote(&self) -> Result<Vec<QueueName>, StoreError> {
+        claim::promote(&mut *self.pool.acquire().await?, self.now()).await
     }
 
     async fn remove(&self, jobs: &[(JobId, u64)]) -> Result<Committed, StoreError> {

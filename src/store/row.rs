@@ -1,8 +1,14 @@
 //! Rows: what both databases have in common, whatever their types for ids, instants and JSON.
 
-use crate::domain::{Clocks, Ending, Event, EventType, Job, JobId, Json, Policy, QueueName, Record, State, Timestamp};
+use std::collections::{BTreeMap, HashMap};
 
-use super::StoreError;
+use crate::domain::dispatch::QueueState;
+use crate::domain::{
+    Clocks, Ending, Event, EventType, Handouts, Job, JobId, Json, Policy, QueueName, QueueSettings, Record, State,
+    Timestamp,
+};
+
+use super::{StoreError, Taken};
 
 /// The columns of `jobs` that make a [`Job`].
 pub(super) const JOB_COLUMNS: &str = "jobs.job_id, jobs.queue, jobs.kind, jobs.subject, jobs.state, jobs.seq, \
@@ -10,10 +16,13 @@ pub(super) const JOB_COLUMNS: &str = "jobs.job_id, jobs.queue, jobs.kind, jobs.s
     jobs.error, jobs.cancel_requested, jobs.worker, jobs.created_at, jobs.run_at, jobs.started_at, jobs.finished_at, \
     jobs.updated_at, jobs.meta, jobs.run, jobs.output_after_seq, jobs.enqueued_at, jobs.cancel_reason";
 
-/// What a [`Record`] and its [`Clocks`] are read from.
-pub(super) const RECORD_SOURCE: &str = "policy, ending_run, ending_hash, expires_at, leases.cancel_at, \
-    (select max(w.cancel_at) from watches w where w.job_id = jobs.job_id) as unwatched_at \
-    from jobs join specs using (job_id) left join leases using (job_id)";
+/// What makes it a [`Record`], and its [`Clocks`] but for `live`, which each database judges by its clock.
+pub(super) const RECORD_COLUMNS: &str = "specs.policy, jobs.ending_run, jobs.ending_hash, jobs.released, jobs.unheard, \
+    leases.lease_ms, leases.expires_at, leases.cancel_at, coalesce(leases.heard, false) as heard, \
+    (select max(w.cancel_at) from watches w where w.job_id = jobs.job_id) as unwatched_at";
+
+/// Where both are read from.
+pub(super) const RECORD_SOURCE: &str = "from jobs join specs using (job_id) left join leases using (job_id)";
 
 /// A row of either database, read by column.
 pub(super) trait Columns {
@@ -82,7 +91,7 @@ pub(super) fn job(row: &impl Columns) -> Result<Job, StoreError> {
     })
 }
 
-/// A job with its policy and clocks, from [`JOB_COLUMNS`] and [`RECORD_SOURCE`].
+/// A job with what belongs to it, from [`JOB_COLUMNS`], [`RECORD_COLUMNS`] and `live`.
 pub(super) fn record(row: &impl Columns) -> Result<(Record, Clocks), StoreError> {
     let policy: Option<Policy> = row.text("policy")?.and_then(|text| serde_json::from_str(&text).ok());
     let ending = match (row.integer("ending_run")?, hash(row, "ending_hash")?) {
@@ -93,8 +102,84 @@ pub(super) fn record(row: &impl Columns) -> Result<(Record, Clocks), StoreError>
         expires_at: row.instant("expires_at")?,
         cancel_at: row.instant("cancel_at")?,
         unwatched_at: row.instant("unwatched_at")?,
+        live: row.flag("live")?,
+        heard: row.flag("heard")?,
     };
-    Ok((Record { job: job(row)?, policy: there(policy, "policy")?, ending }, clocks))
+    let count = |column| Ok::<_, StoreError>(there(row.integer(column)?, column)? as u32);
+    let record = Record {
+        job: job(row)?,
+        policy: there(policy, "policy")?,
+        ending,
+        lease_ms: row.integer("lease_ms")?.map(|ms| ms as u64),
+        handouts: Handouts { released: count("released")?, unheard: count("unheard")? },
+    };
+    Ok((record, clocks))
+}
+
+/// A record with its job's `payload`.
+pub(super) fn record_with_payload(row: &impl Columns) -> Result<(Record, Clocks, Json), StoreError> {
+    let (record, clocks) = record(row)?;
+    Ok((record, clocks, there(json(row, "payload")?, "payload")?))
+}
+
+/// The job, if one of `runs` still holds it; from the columns of [`record_with_payload`].
+pub(super) fn still_held(row: &impl Columns, runs: &[(JobId, u64)]) -> Result<Option<Taken>, StoreError> {
+    let (record, clocks, payload) = record_with_payload(row)?;
+    let holds = clocks.live && runs.contains(&(record.job.id, record.job.run));
+    let lease = clocks.expires_at.zip(record.lease_ms).filter(|_| holds);
+    Ok(lease.map(|(expires_at, lease_ms)| Taken { job: record.job, payload, lease_ms, expires_at }))
+}
+
+/// What a claim is remembered by: `[[job, run], …]`.
+pub(super) fn runs_text(taken: &[Taken]) -> String {
+    let runs: Vec<(JobId, u64)> = taken.iter().map(|taken| (taken.job.id, taken.job.run)).collect();
+    serde_json::to_string(&runs).expect("ids and numbers")
+}
+
+/// A queue's name from `queue`.
+pub(super) fn queue_name(row: &impl Columns) -> Result<QueueName, StoreError> {
+    name(row, "queue")
+}
+
+/// A queue's settings from `settings`.
+pub(super) fn queue_settings(row: &impl Columns) -> Result<QueueSettings, StoreError> {
+    there(row.text("settings")?.and_then(|text| serde_json::from_str(&text).ok()), "settings")
+}
+
+/// The lanes served last, as they are stored.
+pub(super) fn turns_text(turns: &BTreeMap<i32, String>) -> String {
+    serde_json::to_string(turns).expect("numbers make string keys")
+}
+
+/// A queue as a claim finds it, but for what runs.
+pub(super) fn queue_state(row: &impl Columns) -> Result<(QueueName, QueueState), StoreError> {
+    let state = QueueState {
+        settings: queue_settings(row)?,
+        paused: row.flag("paused")?,
+        held_until: row.instant("held_until")?,
+        turns: row.text("turns")?.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
+        ahead_until_us: row.integer("ahead_until")?,
+        ..QueueState::default()
+    };
+    Ok((queue_name(row)?, state))
+}
+
+/// Adds `running` leases of a `lane` to their queue.
+pub(super) fn count_running(row: &impl Columns, queues: &mut HashMap<QueueName, QueueState>) -> Result<(), StoreError> {
+    let running = row.integer("running")?.unwrap_or(0) as u64;
+    if let Some(queue) = queues.get_mut(&queue_name(row)?) {
+        queue.running += running;
+        queue.running_by_lane.insert(row.text("lane")?.unwrap_or_default(), running);
+    }
+    Ok(())
+}
+
+/// Adds how far a `lane` is ahead of its rate.
+pub(super) fn gather_rate(row: &impl Columns, queues: &mut HashMap<QueueName, QueueState>) -> Result<(), StoreError> {
+    if let Some((queue, ahead)) = queues.get_mut(&queue_name(row)?).zip(row.integer("ahead_until")?) {
+        queue.ahead_by_lane.insert(row.text("lane")?.unwrap_or_default(), ahead);
+    }
+    Ok(())
 }
 
 /// An event from `seq`, `type`, `at`, `attempt` and `data`.

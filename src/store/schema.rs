@@ -6,6 +6,7 @@ use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
 
 use super::StoreError;
+use crate::domain::LeaseSecret;
 
 /// Brings the schema up to date. Refuses a schema that is newer than this program.
 pub(super) async fn migrate<C: Migrate>(
@@ -33,4 +34,10 @@ pub(super) async fn migrate<C: Migrate>(
         }
         other => StoreError::Unusable(format!("the schema could not be brought up to date: {other}")),
     })
+}
+
+/// The secret that lease tokens are made with, as it was read.
+pub(super) fn lease_secret(bytes: Vec<u8>) -> Result<LeaseSecret, StoreError> {
+    let bytes = bytes.try_into().map_err(|_| StoreError::Unreadable("lease secret".to_owned()))?;
+    Ok(LeaseSecret::new(bytes))
 }

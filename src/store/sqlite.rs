@@ -3,6 +3,7 @@
 //! Write-ahead log with `synchronous=FULL`: an answered write survives power loss. The database file is locked, and a
 //! second gateway on it refuses to start.
 
+mod claim;
 mod pulse;
 mod read;
 mod write;
@@ -19,11 +20,13 @@ use sqlx::{ConnectOptions, Connection};
 use tokio::sync::Mutex;
 
 use super::{
-    Batch, Commit, Committed, EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Resolved, Store, StoreError, schema,
+    Batch, Claimed, Commit, Committed, EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Resolved, Store,
+    StoreError, Wish, schema,
 };
-use crate::domain::{Event, Job, JobId, Json, Timestamp};
+use crate::domain::{Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp};
 
-const MIGRATIONS: &[(&str, &str)] = &[("spine", include_str!("sqlite/0001_spine.sql"))];
+const MIGRATIONS: &[(&str, &str)] =
+    &[("spine", include_str!("sqlite/0001_spine.sql")), ("queue", include_str!("sqlite/0002_queue.sql"))];
 
 /// The store in a SQLite file.
 pub struct SqliteStore {
@@ -32,6 +35,7 @@ pub struct SqliteStore {
     writer: Mutex<SqliteConnection>,
     readers: SqlitePool,
     epoch: String,
+    lease_secret: LeaseSecret,
     /// Locked as long as this store lives.
     _lock: File,
 }
@@ -55,6 +59,11 @@ impl SqliteStore {
         .execute(&mut writer)
         .await?;
         let epoch = sqlx::query_scalar("select value from epoch").fetch_one(&mut writer).await?;
+        sqlx::query("update epoch set lease_secret = randomblob(32) where lease_secret is null")
+            .execute(&mut writer)
+            .await?;
+        let secret: Vec<u8> = sqlx::query_scalar("select lease_secret from epoch").fetch_one(&mut writer).await?;
+        let lease_secret = schema::lease_secret(secret)?;
         let readers = SqlitePoolOptions::new()
             .max_connections(connections.max(1))
             .acquire_timeout(Duration::from_secs(5))
@@ -62,7 +71,7 @@ impl SqliteStore {
             .test_before_acquire(false)
             .connect_with(options.create_if_missing(false).read_only(true))
             .await?;
-        let store = Self { writer: Mutex::new(writer), readers, epoch, _lock: lock };
+        let store = Self { writer: Mutex::new(writer), readers, epoch, lease_secret, _lock: lock };
         store.probe().await?;
         Ok(store)
     }
@@ -96,6 +105,10 @@ impl Store for SqliteStore {
         &self.epoch
     }
 
+    fn lease_secret(&self) -> &LeaseSecret {
+        &self.lease_secret
+    }
+
     fn committers(&self) -> usize {
         1
     }
@@ -116,6 +129,24 @@ impl Store for SqliteStore {
             transaction.rollback().await?;
             Ok(Commit::rolled_back())
         }
+    }
+
+    async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError> {
+        let now = self.now();
+        let mut writer = self.writer.lock().await;
+        let mut transaction = writer.begin_with("begin immediate").await?;
+        let claimed = claim::claim(&mut transaction, wishes, now).await?;
+        transaction.commit().await?;
+        Ok(claimed)
+    }
+
+    async fn promote(&self) -> Result<Vec<QueueName>, StoreError> {
+        let now = self.now();
+        let mut writer = self.writer.lock().await;
+        let mut transaction = writer.begin_with("begin immediate").await?;
+        let queues = claim::promote(&mut transaction, now).await?;
+        transaction.commit().await?;
+        Ok(queues)
     }
 
     async fn remove(&self, jobs: &[(JobId, u64)]) -> Result<Committed, StoreError> {

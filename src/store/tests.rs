@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use super::*;
 use crate::domain::rules::{self, Step};
-use crate::domain::{Limits, NewEvent, Spec};
+use crate::domain::{ClaimRequest, Defaults, Limits, NewEvent, Spec};
 
 /// A store under test, and what goes with it.
 struct Bench {
@@ -83,8 +83,8 @@ impl Bench {
     fn new_job(&self, spec: Value) -> Change {
         let spec = Spec::parse(spec, &Limits::default()).expect("a right spec");
         let now = self.store.now();
-        let step = rules::enqueue(JobId::mint(now, rand::random()), &spec, now);
-        let lease = LeaseChange { open: spec.tracked, renew_ms: spec.policy.timeout_ms, ..LeaseChange::default() };
+        let step = rules::enqueue(JobId::mint(now, rand::random()), &spec, &Defaults::default(), now);
+        let lease = LeaseChange { open: spec.tracked, ..LeaseChange::default() };
         Change { before: None, step, lease, payload: Some(spec.payload) }
     }
 
@@ -99,14 +99,26 @@ impl Bench {
         record
     }
 
-    /// An append to a tracked job, as it stands in `record`.
+    /// An append to a job that runs, as it stands in `record`.
     fn append(&self, record: &Record, event: Value) -> Change {
         let mut step = Step::from(record.clone());
         let event = NewEvent::parse(event, &Limits::default()).expect("a right event");
-        rules::append(&mut step, &[event], [7; 32], self.store.now(), &Limits::default()).expect("a running job");
-        let close = step.record.job.state.is_terminal();
-        let lease = LeaseChange { close, renew_ms: record.policy.timeout_ms, ..LeaseChange::default() };
+        let now = self.store.now();
+        rules::append(&mut step, &[event], [7; 32], now, 0.5, &Limits::default()).expect("a running job");
+        let close = step.record.job.state != State::Running;
+        step.record.lease_ms = step.record.lease_ms.filter(|_| !close);
+        let guard = if record.job.tracked { LeaseGuard::None } else { LeaseGuard::HeldBy(record.job.run) };
+        let lease = LeaseChange { close, renew: true, guard, ..LeaseChange::default() };
         Change { before: Some(record.job.clone()), step, lease, payload: None }
+    }
+
+    /// What one worker is given.
+    async fn claim(&self, claim: Value) -> Vec<Record> {
+        let claimed = self.store.claim(&[wish(claim, None)]).await.expect("the store works");
+        let mut records = claimed.records;
+        let order = taken(&claimed.answers[0]);
+        records.sort_by_key(|record| order.iter().position(|id| *id == record.job.id));
+        records
     }
 
     async fn read(&self, id: JobId) -> Option<(Record, Clocks)> {
@@ -117,6 +129,23 @@ impl Bench {
     async fn log(&self, id: JobId) -> Vec<Event> {
         let range = EventRange { after: 0, upto: u64::MAX, output_only: false, newest_first: false, limit: 1_000 };
         self.store.events(id, &range).await.expect("the store works")
+    }
+}
+
+fn wish(claim: Value, key: Option<&str>) -> Wish {
+    let mut claim = claim;
+    claim["worker"] = json!("w");
+    let body_hash = crate::domain::body_hash(&claim);
+    let request = |key: &str| RequestKey { scope: "claims".to_owned(), key: key.to_owned() };
+    let idempotency = key.map(|key| Idempotency { request: request(key), body_hash });
+    Wish { request: ClaimRequest::parse(claim).expect("a right claim"), idempotency }
+}
+
+/// The jobs of an answer.
+fn taken(answer: &WishAnswer) -> Vec<JobId> {
+    match answer {
+        WishAnswer::Jobs(taken) | WishAnswer::Again(taken) => taken.iter().map(|taken| taken.job.id).collect(),
+        WishAnswer::Mismatch => panic!("another body"),
     }
 }
 
@@ -343,6 +372,172 @@ fn removal_takes_ended_jobs_at_their_seq_and_nothing_else() {
         assert_eq!(bench.log(ended.job.id).await, []);
         assert_eq!(bench.store.part(ended.job.id, Part::Payload).await.expect("the store works"), None);
         assert_eq!(bench.log(live.job.id).await.len(), 2);
+    });
+}
+
+#[test]
+fn waiting_jobs_are_handed_out_in_order_and_once() {
+    on_both(async |bench| {
+        let mut names = std::collections::HashMap::new();
+        for (name, priority, key, kind) in [
+            ("a1", 0, Some("a"), "x"),
+            ("a2", 0, Some("a"), "y"),
+            ("a3", 0, Some("a"), "x"),
+            ("b1", 0, Some("b"), "x"),
+            ("n1", 0, None, "x"),
+            ("low", -1, None, "x"),
+            ("high", 1, Some("z"), "x"),
+        ] {
+            let spec = json!({"kind": kind, "priority": priority, "concurrency_key": key});
+            names.insert(bench.stored(spec).await.job.id, name);
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        bench.stored(json!({"kind": "x", "delay_ms": 600_000})).await;
+        bench.stored(json!({"kind": "x", "queue": "other"})).await;
+        let claim = async |claim| -> Vec<&str> {
+            let records = bench.claim(claim).await;
+            assert!(
+                records.iter().all(|r| r.job.state == State::Running && r.job.run == 1 && r.lease_ms == Some(30_000))
+            );
+            records.iter().map(|record| names[&record.job.id]).collect()
+        };
+        assert_eq!(claim(json!({"kinds": ["y"]})).await, ["a2"]);
+        assert_eq!(claim(json!({"max": 3})).await, ["high", "b1", "n1"], "lanes go on after the one served last");
+        assert_eq!(claim(json!({"max": 100})).await, ["a1", "a3", "low"]);
+        assert_eq!(claim(json!({"max": 100})).await, [""; 0]);
+        assert_eq!(claim(json!({"queues": ["nobody", "default"], "kinds": ["x", "y"]})).await, [""; 0]);
+    });
+}
+
+#[test]
+fn wishes_for_the_same_work_share_it() {
+    on_both(async |bench| {
+        for _ in 0..5 {
+            bench.stored(json!({"kind": "k"})).await;
+        }
+        let wishes = [wish(json!({"max": 10}), None), wish(json!({"max": 1}), None), wish(json!({"max": 10}), None)];
+        let claimed = bench.store.claim(&wishes).await.expect("the store works");
+        let counts: Vec<usize> = claimed.answers.iter().map(|answer| taken(answer).len()).collect();
+        assert_eq!(counts, [2, 1, 2]);
+        assert_eq!(claimed.committed.jobs().len(), 5);
+    });
+}
+
+#[test]
+fn the_same_claim_is_answered_alike_while_its_leases_live() {
+    on_both(async |bench| {
+        for _ in 0..4 {
+            bench.stored(json!({"kind": "k"})).await;
+        }
+        let claim = async |max: u32| {
+            let claimed = bench.store.claim(&[wish(json!({"max": max}), Some("key"))]).await.expect("the store works");
+            claimed.answers.into_iter().next().expect("one answer per wish")
+        };
+        let first = taken(&claim(2).await);
+        assert_eq!(first.len(), 2);
+        assert!(matches!(claim(3).await, WishAnswer::Mismatch));
+        let WishAnswer::Again(again) = claim(2).await else { panic!("the same claim") };
+        assert_eq!(again.iter().map(|taken| taken.job.id).collect::<Vec<_>>(), first);
+        for taken in again {
+            let (record, _) = bench.read(taken.job.id).await.expect("it is there");
+            let end = bench.append(&record, json!({"type": "completed"}));
+            assert!(bench.commit(vec![end]).await.conflicts.is_empty());
+        }
+        let fresh = taken(&claim(2).await);
+        assert!(fresh.len() == 2 && fresh.iter().all(|id| !first.contains(id)), "nobody holds them any more");
+        let nothing = bench.store.claim(&[wish(json!({"queues": ["none"]}), Some("none"))]).await;
+        assert!(taken(&nothing.expect("the store works").answers[0]).is_empty());
+        let other = bench.store.claim(&[wish(json!({"queues": ["none"], "max": 2}), Some("none"))]).await;
+        assert!(taken(&other.expect("the store works").answers[0]).is_empty(), "who got nothing may ask otherwise");
+    });
+}
+
+#[test]
+fn only_the_run_that_holds_the_lease_writes() {
+    on_both(async |bench| {
+        bench.stored(json!({"kind": "k", "timeout_ms": 600_000})).await;
+        let record = bench.claim(json!({"lease_ms": 3_600_000})).await.remove(0);
+        let log = || bench.append(&record, json!({"type": "log", "data": {"message": "m"}}));
+        let heartbeat = || Change { step: Step::from(record.clone()), ..log() };
+        let lost = async |change: Change| {
+            let commit = bench.commit(vec![change]).await;
+            commit.rolled_back || commit.conflicts == [record.job.id]
+        };
+        let other_run = |change: Change| Change {
+            lease: LeaseChange { guard: LeaseGuard::HeldBy(record.job.run + 1), ..change.lease.clone() },
+            ..change
+        };
+        assert!(lost(other_run(log())).await && lost(other_run(heartbeat())).await);
+        assert!(!bench.read(record.job.id).await.expect("it is there").1.heard);
+        assert!(!lost(heartbeat()).await);
+        let (_, clocks) = bench.read(record.job.id).await.expect("it is there");
+        assert!(clocks.live && clocks.heard);
+        // A sweep that comes too early ends nothing.
+        let mut early =
+            Change { step: rules::give_back(&record, "r", bench.store.now(), 0.5).expect("it runs"), ..log() };
+        early.lease = LeaseChange { close: true, guard: LeaseGuard::RunOut, ..LeaseChange::default() };
+        assert!(lost(early.clone()).await);
+        for instant in ["expires_at", "cancel_at", "timeout_at"] {
+            let shift = |by: &str, cast: &str| format!("update {cast}leases set {instant} = {by}");
+            bench.place.execute(&shift("1", ""), &shift("now() - interval '1 s'", "milepost.")).await;
+            assert!(lost(log()).await && lost(heartbeat()).await, "{instant} has passed");
+            assert!(!bench.read(record.job.id).await.expect("it is there").1.live);
+            let far = ("9000000000000", "now() + interval '1 day'");
+            bench.place.execute(&shift(far.0, ""), &shift(far.1, "milepost.")).await;
+        }
+        bench.place.execute("update leases set expires_at = 1", "update milepost.leases set expires_at = now()").await;
+        assert!(!lost(early).await, "now it has run out");
+        assert_eq!(bench.log(record.job.id).await.len(), 3);
+        assert_eq!(bench.claim(json!({})).await.len(), 1, "and another run takes it");
+    });
+}
+
+#[test]
+fn limits_hold_within_a_claim() {
+    on_both(async |bench| {
+        for n in 0..6 {
+            bench.stored(json!({"kind": "k", "concurrency_key": if n < 4 { "a" } else { "b" }})).await;
+        }
+        let settings = async |settings: &str| {
+            bench
+                .place
+                .execute(
+                    &format!("update queues set settings = '{settings}'"),
+                    &format!("update milepost.queues set settings = '{settings}'"),
+                )
+                .await;
+        };
+        settings(r#"{"concurrency":3,"concurrency_per_key":2}"#).await;
+        let claimed = bench.store.claim(&[wish(json!({"max": 10}), None)]).await.expect("the store works");
+        let lanes: Vec<Option<String>> =
+            claimed.records.iter().map(|record| record.policy.concurrency_key.clone()).collect();
+        assert_eq!(lanes.len(), 3);
+        assert_eq!(claimed.full, [claimed.records[0].job.queue.clone()]);
+        assert_eq!(bench.claim(json!({})).await.len(), 0);
+        let end = bench.append(&claimed.records[0], json!({"type": "completed"}));
+        bench.commit(vec![end]).await;
+        assert_eq!(bench.claim(json!({"max": 10})).await.len(), 1, "a slot is free with the end of its run");
+        settings(r#"{"rate_limit":{"limit":1,"per_ms":600000,"burst":1,"per_key":true}}"#).await;
+        let claimed = bench.store.claim(&[wish(json!({"max": 10}), None)]).await.expect("the store works");
+        let mut keys: Vec<_> = claimed.records.iter().filter_map(|r| r.policy.concurrency_key.clone()).collect();
+        keys.dedup();
+        assert_eq!(keys.len(), claimed.records.len(), "one of each key");
+        assert!(claimed.opens_at.is_some());
+    });
+}
+
+#[test]
+fn what_waits_for_its_instant_becomes_claimable_with_it() {
+    on_both(async |bench| {
+        let run_at = bench.stored(json!({"kind": "k", "delay_ms": 1_000})).await.job.run_at;
+        let claimed = bench.store.claim(&[wish(json!({}), None)]).await.expect("the store works");
+        assert_eq!((taken(&claimed.answers[0]), claimed.opens_at), (vec![], Some(run_at)));
+        while bench.store.now() < run_at {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        assert_eq!(bench.store.promote().await.expect("the store works"), [QueueName::default()]);
+        assert_eq!(bench.store.promote().await.expect("the store works"), []);
+        assert_eq!(bench.claim(json!({})).await.len(), 1);
     });
 }
 

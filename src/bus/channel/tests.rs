@@ -8,12 +8,13 @@ fn log(n: usize, text_bytes: usize) -> (Vec<Job>, Vec<Event>) {
     let at = Timestamp::from_millis(1_800_000_000_000);
     let limits = Limits::default();
     let spec = Spec::parse(json!({"kind": "k", "tracked": true}), &limits).expect("a right spec");
-    let mut step = rules::enqueue(crate::domain::JobId::mint(at, [3; 10]), &spec, at);
+    let mut step =
+        rules::enqueue(crate::domain::JobId::mint(at, [3; 10]), &spec, &crate::domain::Defaults::default(), at);
     let mut jobs = vec![step.record.job.clone()];
     for i in 0..n {
         let event = json!({"type": "log", "data": {"message": format!("{i}{}", "x".repeat(text_bytes))}});
         let event = NewEvent::parse(event, &limits).expect("a right event");
-        rules::append(&mut step, &[event], [0; 32], at, &limits).expect("a tracked job runs");
+        rules::append(&mut step, &[event], [0; 32], at, 0.5, &limits).expect("a tracked job runs");
         jobs.push(step.record.job.clone());
     }
     (jobs, step.events)

@@ -1,27 +1,24 @@
 //! One committer: gathers a batch, folds it, stores it, tells the bus, answers.
 
 use std::collections::{HashMap, HashSet};
-use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use futures_util::FutureExt;
-use lru::LruCache;
 use tokio::sync::mpsc;
 use tracing::{error, warn};
 
 use super::fold::{Fold, Outcome};
+use super::recent::Recent;
 use super::{Command, ServiceError};
 use crate::bus::Bus;
-use crate::domain::{Clocks, JobId, Limits, Record, Refusal};
+use crate::domain::{Clocks, JobId, Limits, Refusal};
+use crate::service::defaults::QueueDefaults;
 use crate::store::{Lookup, Resolved, Store, StoreError};
 
 /// What one batch carries at most, in events and jobs.
 const BATCH: usize = 1_000;
-
-/// Jobs whose last state a committer remembers, so that the next append needs no read.
-const REMEMBERED: NonZeroUsize = NonZeroUsize::new(4_096).expect("it is not zero");
 
 /// After so many rounds of conflicts commands are tried one by one, after [`LAST_ROUND`] given up.
 const SINGLE_ROUND: usize = 3;
@@ -33,13 +30,20 @@ pub(super) struct Committer {
     limits: Arc<Limits>,
     /// The newest id minted by this process, see [`Fold`].
     last_id: Arc<AtomicU64>,
-    /// What this process wrote last. Only ever a guess: the store's guard decides.
-    written: LruCache<JobId, Record>,
+    recent: Arc<Recent>,
+    defaults: Arc<QueueDefaults>,
 }
 
 impl Committer {
-    pub fn new(store: Arc<dyn Store>, bus: Arc<Bus>, limits: Arc<Limits>, last_id: Arc<AtomicU64>) -> Self {
-        Self { store, bus, limits, last_id, written: LruCache::new(REMEMBERED) }
+    pub fn new(
+        store: Arc<dyn Store>,
+        bus: Arc<Bus>,
+        limits: Arc<Limits>,
+        last_id: Arc<AtomicU64>,
+        recent: Arc<Recent>,
+        defaults: Arc<QueueDefaults>,
+    ) -> Self {
+        Self { store, bus, limits, last_id, recent, defaults }
     }
 
     /// Works until every sender is gone and the queue is empty.
@@ -57,7 +61,7 @@ impl Committer {
             // answers being dropped.
             if AssertUnwindSafe(self.carry_out(batch)).catch_unwind().await.is_err() {
                 error!("a batch panicked; it is given up");
-                self.written.clear();
+                self.recent.clear();
             }
         }
     }
@@ -93,7 +97,7 @@ impl Committer {
                 return Vec::new();
             }
         };
-        let mut fold = Fold::new(resolved, self.store.now(), &self.limits, &self.last_id);
+        let mut fold = Fold::new(resolved, self.store.now(), &self.limits, &self.last_id, self.defaults.current());
         let outcomes: Vec<Outcome> = batch.iter().map(|command| fold.command(command)).collect();
         let writes = fold.into_batch();
         let mut lost: Vec<JobId> = Vec::new();
@@ -101,7 +105,7 @@ impl Committer {
             match self.store.commit(&writes).await {
                 Ok(commit) if commit.rolled_back => {
                     for change in &writes.changes {
-                        self.written.pop(&change.step.record.job.id);
+                        self.recent.forget(change.step.record.job.id);
                     }
                     return batch;
                 }
@@ -112,7 +116,7 @@ impl Committer {
                 Err(error) => {
                     // Whether it was stored is unknown. Nothing that was folded counts any more.
                     for change in &writes.changes {
-                        self.written.pop(&change.step.record.job.id);
+                        self.recent.forget(change.step.record.job.id);
                     }
                     fail_all(batch, &error);
                     return Vec::new();
@@ -122,9 +126,9 @@ impl Committer {
         for change in writes.changes {
             let record = change.step.record;
             if lost.contains(&record.job.id) || record.job.state.is_terminal() {
-                self.written.pop(&record.job.id);
+                self.recent.forget(record.job.id);
             } else {
-                self.written.put(record.job.id, record);
+                self.recent.put(record);
             }
         }
         let mut again = Vec::new();
@@ -142,7 +146,7 @@ impl Committer {
 
     /// Removes an ended job; the command comes back if the job changed meanwhile.
     async fn remove(&mut self, command: Command, id: JobId, seq: u64) -> Option<Command> {
-        self.written.pop(&id);
+        self.recent.forget(id);
         match self.store.remove(&[(id, seq)]).await {
             Ok(committed) if committed.removed().is_empty() => Some(command),
             Ok(committed) => {
@@ -165,9 +169,11 @@ impl Committer {
             lookup.unique.extend(command.unique_keys());
             lookup.requests.extend(command.idempotency().map(|idempotency| idempotency.request.clone()));
             let Some(id) = command.job() else { continue };
-            match self.written.get(&id).filter(|_| matches!(command, Command::Append { .. })) {
-                Some(_) if known.contains_key(&id) => {}
-                Some(record) => drop(known.insert(id, record.clone())),
+            if known.contains_key(&id) && matches!(command, Command::Append { .. }) {
+                continue;
+            }
+            match self.recent.get(id).filter(|_| matches!(command, Command::Append { .. })) {
+                Some(record) => drop(known.insert(id, record)),
                 None => drop(unknown.insert(id)),
             }
         }
@@ -193,7 +199,9 @@ impl Committer {
             resolved.jobs.extend(more.jobs);
             resolved.unique.extend(more.unique);
         }
-        resolved.jobs.extend(known.into_values().map(|record| (record, Clocks::default())));
+        // What was written last had a live lease then; whether it still has is judged with the write.
+        let clocks = Clocks { live: true, ..Clocks::default() };
+        resolved.jobs.extend(known.into_values().map(|record| (record, clocks)));
         Ok(resolved)
     }
 }

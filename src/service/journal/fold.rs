@@ -1,15 +1,18 @@
 //! Folds a batch of commands in memory, each on what the ones before it left.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
 use super::committer::refused;
-use super::{Appended, CancelAnswer, Command, Idempotency, Queued, ServiceError};
+use super::{Appended, CancelAnswer, Command, Queued, ServiceError};
 use crate::domain::rules::{self, Cancel, Step};
-use crate::domain::{Clocks, Job, JobId, Json, Limits, NewEvent, OnConflict, Refusal, Spec, Timestamp};
-use crate::store::{Batch, Change, LeaseChange, Remembered, RequestKey, Resolved, UniqueKey};
+use crate::domain::{
+    Clocks, Defaults, Job, JobId, Json, Limits, NewEvent, OnConflict, QueueName, Refusal, Spec, State, Timestamp,
+};
+use crate::store::{Batch, Change, Idempotency, LeaseChange, LeaseGuard, Remembered, RequestKey, Resolved, UniqueKey};
 
 /// What a command comes to, if what it rests on is stored.
 pub(super) enum Outcome {
@@ -23,6 +26,7 @@ pub(super) enum Outcome {
         seq: u64,
     },
     Removed,
+    GivenBack(JobId),
     Swept(JobId),
     /// It is refused; the jobs are those that the refusal rests on.
     Refused(Vec<JobId>, ServiceError),
@@ -33,7 +37,11 @@ impl Outcome {
     pub fn jobs(&self) -> Vec<JobId> {
         match self {
             Self::Queued(queued) => queued.iter().flat_map(|q| [Some(q.id), q.replaced]).flatten().collect(),
-            Self::Appended(id, _) | Self::Cancelled(id, _) | Self::Swept(id) | Self::Remove { id, .. } => vec![*id],
+            Self::Appended(id, _)
+            | Self::Cancelled(id, _)
+            | Self::GivenBack(id)
+            | Self::Swept(id)
+            | Self::Remove { id, .. } => vec![*id],
             Self::Requeued(job) => vec![job.id],
             Self::Removed => Vec::new(),
             Self::Refused(ids, _) => ids.clone(),
@@ -49,6 +57,7 @@ impl Outcome {
             (Command::Cancel { answer, .. }, Self::Cancelled(_, cancelled)) => drop(answer.send(Ok(cancelled))),
             (Command::Retry { answer, .. }, Self::Requeued(job)) => drop(answer.send(Ok(job))),
             (Command::Delete { answer, .. }, Self::Removed) => drop(answer.send(Ok(()))),
+            (Command::GiveBack { answer, .. }, Self::GivenBack(_)) => drop(answer.send(Ok(()))),
             (Command::Sweep { answer, .. }, Self::Swept(_)) => drop(answer.send(Ok(()))),
             (command, _) => unreachable!("each command has its outcome, but one for {:?} does not", command.job()),
         }
@@ -69,6 +78,7 @@ pub(super) struct Fold<'a> {
     now: Timestamp,
     limits: &'a Limits,
     last_id: &'a AtomicU64,
+    defaults: Arc<HashMap<QueueName, Defaults>>,
     entries: HashMap<JobId, Entry>,
     /// In the order in which jobs came: changes are stored, and published, in it.
     order: Vec<JobId>,
@@ -78,11 +88,18 @@ pub(super) struct Fold<'a> {
 }
 
 impl<'a> Fold<'a> {
-    pub fn new(resolved: Resolved, now: Timestamp, limits: &'a Limits, last_id: &'a AtomicU64) -> Self {
+    pub fn new(
+        resolved: Resolved,
+        now: Timestamp,
+        limits: &'a Limits,
+        last_id: &'a AtomicU64,
+        defaults: Arc<HashMap<QueueName, Defaults>>,
+    ) -> Self {
         let mut fold = Self {
             now,
             limits,
             last_id,
+            defaults,
             entries: HashMap::new(),
             order: Vec::new(),
             holders: resolved.unique.into_iter().collect(),
@@ -119,10 +136,13 @@ impl<'a> Fold<'a> {
     pub fn command(&mut self, command: &Command) -> Outcome {
         match command {
             Command::Enqueue { specs, idempotency, .. } => self.enqueue(specs, idempotency.as_ref()),
-            Command::Append { id, events, body_hash, idempotency, keep_before_refused, .. } => {
-                self.append(*id, events, *body_hash, idempotency.as_ref(), *keep_before_refused)
+            Command::Append { id, run, events, body_hash, idempotency, keep_before_refused, .. } => {
+                self.append(*id, *run, events, *body_hash, idempotency.as_ref(), *keep_before_refused)
             }
-            Command::Cancel { id, reason, grace_ms, by, .. } => self.cancel(*id, reason.as_deref(), *grace_ms, by),
+            Command::Cancel { id, reason, grace_ms, by, only_waiting, .. } => {
+                self.cancel(*id, reason.as_deref(), *grace_ms, by, *only_waiting)
+            }
+            Command::GiveBack { id, run, reason, .. } => self.give_back(*id, *run, reason),
             Command::Retry { id, by, .. } => self.retry(*id, by),
             Command::Delete { id, .. } => match self.entries.get(id).map(|entry| &entry.step.record.job) {
                 None => refuse(*id, Refusal::JobNotFound),
@@ -196,11 +216,10 @@ impl<'a> Fold<'a> {
             entry.take(step);
             replaced = Some(live);
         }
-        let entry = self.insert(None, Clocks::default(), rules::enqueue(id, spec, self.now));
+        let defaults = self.defaults.get(&spec.queue).cloned().unwrap_or_default();
+        let entry = self.insert(None, Clocks::default(), rules::enqueue(id, spec, &defaults, self.now));
         entry.payload = Some(spec.payload.clone());
-        if spec.tracked {
-            entry.lease = LeaseChange { open: true, renew_ms: spec.policy.timeout_ms, ..LeaseChange::default() };
-        }
+        entry.lease.open = spec.tracked;
         let job = Some(Box::new(entry.step.record.job.clone()));
         if let Some(key) = key {
             self.holders.insert(key, id);
@@ -211,6 +230,7 @@ impl<'a> Fold<'a> {
     fn append(
         &mut self,
         id: JobId,
+        run: Option<u64>,
         events: &[NewEvent],
         body_hash: [u8; 32],
         idempotency: Option<&Idempotency>,
@@ -221,58 +241,54 @@ impl<'a> Fold<'a> {
         let Some(entry) = self.entries.get_mut(&id) else {
             return refuse(id, Refusal::JobNotFound);
         };
-        let record = &entry.step.record;
-        let mut appended = Appended {
-            seq: record.job.seq,
-            stored: events.len(),
-            cancel_requested: record.job.cancel_requested,
-            silence_ms: record.policy.timeout_ms,
-            refused: None,
-        };
+        let held_by = entry.holder(run);
         match remembered {
             Some(Err(refusal)) => return refuse(id, refusal),
             Some(Ok(answer)) => {
+                let mut appended = entry.appended(events.len(), held_by.is_ok());
                 appended.seq = serde_json::from_str(answer.as_str()).unwrap_or(appended.seq);
                 return Outcome::Appended(id, appended);
             }
             None => {}
         }
-        if !record.job.tracked {
-            return refuse(id, Refusal::LeaseLost);
+        // Line by line the hash is the last line's: only that line alone can be the same body again.
+        let is_whole = !keep_before_refused || events.len() == 1;
+        let ends_run = events.last().is_some_and(|event| event.kind.ends_run());
+        if ends_run && is_whole && entry.was_ended_by(run, body_hash) {
+            return Outcome::Appended(id, entry.appended(events.len(), false));
         }
-        if record.job.state.is_terminal() {
-            // Line by line the hash is the last line's: only that line alone can be the same body again.
-            let is_whole = !keep_before_refused || events.len() == 1;
-            let is_repeated = is_whole && record.ending.is_some_and(|ending| ending.body_hash == body_hash);
-            return match is_repeated && events.last().is_some_and(|event| event.kind.ends_run()) {
-                true => Outcome::Appended(id, appended),
-                false => refuse(id, Refusal::JobTerminal(record.job.state)),
-            };
-        }
-        let before = (record.clone(), entry.step.events.len(), entry.step.result.clone());
-        let at = entry.next_at(now);
-        if let Err((index, refusal)) = rules::append(&mut entry.step, events, body_hash, at, self.limits) {
+        let held_by = match held_by {
+            Ok(held_by) => held_by,
+            Err(refusal) => return refuse(id, refusal),
+        };
+        let before = (entry.step.clone(), entry.lease.clone());
+        let (at, chance) = (entry.next_at(now), rand::random());
+        let mut stored = events.len();
+        let mut refused = None;
+        if let Err((index, refusal)) = rules::append(&mut entry.step, events, body_hash, at, chance, self.limits) {
             if !keep_before_refused {
-                entry.step.record = before.0;
-                entry.step.events.truncate(before.1);
-                entry.step.result = before.2;
+                (entry.step, entry.lease) = before;
                 return Outcome::Refused(vec![id], ServiceError::RefusedItem { index, refusal });
             }
-            appended.stored = index;
-            appended.refused = Some(refusal);
+            (stored, refused) = (index, Some(refusal));
         }
-        entry.lease.renew_ms = appended.silence_ms.or(entry.lease.renew_ms);
+        entry.lease.renew = true;
+        entry.lease.guard = held_by.map_or(entry.lease.guard, LeaseGuard::HeldBy);
         entry.close_if_ended();
-        appended.seq = entry.step.record.job.seq;
-        appended.cancel_requested = entry.step.record.job.cancel_requested;
+        let still_runs = entry.step.record.job.state == State::Running;
+        let appended = Appended { refused, ..entry.appended(stored, still_runs) };
         self.remember(idempotency, &json!(appended.seq));
         Outcome::Appended(id, appended)
     }
 
-    fn cancel(&mut self, id: JobId, reason: Option<&str>, grace_ms: u64, by: &str) -> Outcome {
+    fn cancel(&mut self, id: JobId, reason: Option<&str>, grace_ms: u64, by: &str, only_waiting: bool) -> Outcome {
         let Some(entry) = self.entries.get_mut(&id) else {
             return refuse(id, Refusal::JobNotFound);
         };
+        let state = entry.step.record.job.state;
+        if only_waiting && (state.is_terminal() || state == State::Running) {
+            return Outcome::Cancelled(id, CancelAnswer::NotWaiting);
+        }
         match rules::cancel(&entry.step.record, reason, grace_ms, by, entry.next_at(self.now)) {
             Err(refusal) => return refuse(id, refusal),
             Ok(Cancel::Already) => {
@@ -282,6 +298,18 @@ impl<'a> Fold<'a> {
             Ok(Cancel::Done(step)) => entry.take_cancel(*step, grace_ms),
         }
         Outcome::Cancelled(id, CancelAnswer::Accepted(Box::new(entry.step.record.job.clone())))
+    }
+
+    /// Only if that run still has it: otherwise there is nothing to give back.
+    fn give_back(&mut self, id: JobId, run: u64, reason: &str) -> Outcome {
+        let now = self.now;
+        if let Some(entry) = self.entries.get_mut(&id)
+            && entry.step.record.job.run == run
+            && let Ok(step) = rules::give_back(&entry.step.record, reason, entry.next_at(now), rand::random())
+        {
+            entry.take(step);
+        }
+        Outcome::GivenBack(id)
     }
 
     fn retry(&mut self, id: JobId, by: &str) -> Outcome {
@@ -311,13 +339,21 @@ impl<'a> Fold<'a> {
     fn sweep(&mut self, id: JobId) -> Outcome {
         let now = self.now;
         if let Some(entry) = self.entries.get_mut(&id) {
-            // An append of this very batch has renewed the lease.
             let mut clocks = entry.clocks;
-            if entry.lease.renew_ms.is_some() {
+            // An append of this very batch has renewed the lease.
+            if entry.lease.renew {
                 clocks.expires_at = None;
             }
-            if let Some(step) = rules::overdue(&entry.step.record, &clocks, entry.next_at(now)) {
+            let at = entry.next_at(now);
+            if let Some(step) = rules::overdue(&entry.step.record, &clocks, at, rand::random()) {
+                // A sign of life through another node may have come since the lease was read.
+                if clocks.expires_at.is_some_and(|expires_at| expires_at <= at) {
+                    entry.lease.guard = LeaseGuard::RunOut;
+                }
                 entry.take_cancel(step, rules::DEFAULT_GRACE_MS);
+                if entry.step.record.job.state == State::Running {
+                    entry.lease.guard = LeaseGuard::None;
+                }
             }
         }
         Outcome::Swept(id)
@@ -330,6 +366,7 @@ impl Entry {
         self.step.record = step.record;
         self.step.events.extend(step.events);
         self.step.result = step.result.or(self.step.result.take());
+        self.step.hold_queue_ms = self.step.hold_queue_ms.max(step.hold_queue_ms);
         self.close_if_ended();
     }
 
@@ -348,8 +385,43 @@ impl Entry {
     }
 
     fn close_if_ended(&mut self) {
-        let was_running = self.before.as_ref().is_some_and(|job| job.run > 0) || self.lease.open;
-        self.lease.close |= was_running && self.step.record.job.state.is_terminal();
+        let was_running = self.before.as_ref().is_some_and(|job| job.state == State::Running) || self.lease.open;
+        if was_running && self.step.record.job.state != State::Running {
+            self.lease.close = true;
+            self.step.record.lease_ms = None;
+        }
+    }
+
+    /// The run in whose name the holder of `run` may write: `None` for a tracked job, whose runner needs no lease.
+    fn holder(&self, run: Option<u64>) -> Result<Option<u64>, Refusal> {
+        let job = &self.step.record.job;
+        let running = job.state == State::Running;
+        match run {
+            _ if job.tracked && running => Ok(None),
+            _ if job.tracked => Err(Refusal::JobTerminal(job.state)),
+            Some(run) if running && job.run == run && self.clocks.live => Ok(Some(run)),
+            Some(_) | None => Err(Refusal::LeaseLost),
+        }
+    }
+
+    /// Whether the same run was ended by the same body before.
+    fn was_ended_by(&self, run: Option<u64>, body_hash: [u8; 32]) -> bool {
+        let job = &self.step.record.job;
+        self.step.record.ending.is_some_and(|ending| {
+            ending.body_hash == body_hash && (job.tracked && job.state.is_terminal() || run == Some(ending.run))
+        })
+    }
+
+    fn appended(&self, stored: usize, runs: bool) -> Appended {
+        let (job, record) = (&self.step.record.job, &self.step.record);
+        Appended {
+            seq: job.seq,
+            stored,
+            cancel_requested: job.cancel_requested,
+            silence_ms: record.lease_ms.filter(|_| runs),
+            leased: runs && !job.tracked,
+            refused: None,
+        }
     }
 
     fn ask_to_stop_within(&mut self, grace_ms: u64) {

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::domain::{Event, Job, JobId, Json, QueueName, Timestamp};
 use crate::store::listing::{self, Bind, Dialect};
-use crate::store::row::{self, Columns, JOB_COLUMNS, RECORD_SOURCE};
+use crate::store::row::{self, Columns, JOB_COLUMNS, RECORD_COLUMNS, RECORD_SOURCE};
 use crate::store::{
     EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Remembered, RequestKey, Resolved, StoreError, UniqueKey,
 };
@@ -40,11 +40,16 @@ impl Columns for PgRow {
     }
 }
 
+/// Whether a lease holds, by the database's clock.
+pub(super) const LIVE: &str = "coalesce(leases.job_id is not null and (leases.expires_at is null or leases.expires_at > now()) \
+    and (leases.cancel_at is null or leases.cancel_at > now()) \
+    and (leases.timeout_at is null or leases.timeout_at > now()), false) as live";
+
 pub(super) async fn resolve(pool: &PgPool, lookup: &Lookup) -> Result<Resolved, StoreError> {
     let mut resolved = Resolved::default();
     if !lookup.jobs.is_empty() {
         let ids: Vec<Uuid> = lookup.jobs.iter().map(|id| id.as_uuid()).collect();
-        let sql = format!("select {JOB_COLUMNS}, {RECORD_SOURCE} where jobs.job_id = any($1)");
+        let sql = format!("select {JOB_COLUMNS}, {RECORD_COLUMNS}, {LIVE} {RECORD_SOURCE} where jobs.job_id = any($1)");
         let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(pool).await?;
         resolved.jobs = rows.iter().map(row::record).collect::<Result<_, _>>()?;
     }
@@ -138,7 +143,8 @@ pub(super) async fn overdue(pool: &PgPool, limit: u32) -> Result<Vec<JobId>, Sto
     let ids: Vec<Uuid> = sqlx::query_scalar(
         "(select job_id from jobs where due_at <= now() order by due_at limit $1)
          union
-         (select job_id from leases where expires_at <= now() or cancel_at <= now() limit $1)
+         (select job_id from leases where expires_at <= now() or cancel_at <= now() or timeout_at <= now()
+             limit $1)
          union
          (select job_id from watches group by job_id having max(cancel_at) <= now() limit $1)",
     )

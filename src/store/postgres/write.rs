@@ -9,13 +9,19 @@ use sqlx::postgres::{PgConnection, PgPool};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::domain::{JobId, Timestamp, rules};
+use crate::domain::{JobId, State, Timestamp, rules};
 use crate::store::row::{policy_text, progress_text, text};
-use crate::store::{Batch, Change, Commit, Committed, IDEMPOTENCY_MS, Remembered, StoreError, UniqueKey, Waiting};
+use crate::store::{
+    Batch, Change, Commit, Committed, IDEMPOTENCY_MS, LeaseGuard, Remembered, StoreError, UniqueKey, Waiting, lane,
+};
 
 pub(super) async fn commit(pool: &PgPool, batch: &Batch) -> Result<Commit, StoreError> {
+    let changes: Vec<&Change> = batch.changes.iter().collect();
+    if batch.requests.is_empty() && batch.changes.iter().all(Change::is_plainly_new) {
+        insert_jobs(&mut *pool.acquire().await?, &changes).await?;
+        return Ok(Commit { committed: Committed::of_changes(batch.changes.iter()), ..Commit::default() });
+    }
     if batch.requests.is_empty() && batch.changes.iter().all(Change::is_plain) {
-        let changes: Vec<&Change> = batch.changes.iter().collect();
         let written = update_jobs(&mut *pool.acquire().await?, &changes).await?;
         let (kept, lost): (Vec<_>, Vec<_>) = changes.into_iter().partition(|change| written.contains(&change.job().id));
         return Ok(Commit {
@@ -39,13 +45,16 @@ async fn write_all(connection: &mut PgConnection, batch: &Batch) -> Result<bool,
     let (new, old): (Vec<&Change>, Vec<&Change>) = changes.iter().partition(|change| change.before.is_none());
     let holds = remember(connection, &batch.requests).await?
         && move_unique_keys(connection, changes).await?
-        && update_jobs(connection, &old).await?.len() == old.len();
+        && update_jobs(connection, &old).await?.len() == old.len()
+        && end_run_out(connection, changes).await?;
     if !holds {
         return Ok(false);
     }
     insert_jobs(connection, &new).await?;
-    move_waiting(connection, changes).await?;
-    move_leases(connection, changes).await?;
+    move_waiting(connection, &old).await?;
+    open_leases(connection, changes).await?;
+    move_dead(connection, changes).await?;
+    hold_queues(connection, changes).await?;
     store_results(connection, changes).await?;
     let forgotten: Vec<Uuid> = changes.iter().filter(|c| c.forgets_watches()).map(|c| c.job().id.as_uuid()).collect();
     if !forgotten.is_empty() {
@@ -139,6 +148,8 @@ struct JobArrays {
     due_at: Vec<Option<OffsetDateTime>>,
     ending_runs: Vec<Option<i64>>,
     ending_hashes: Vec<Option<Vec<u8>>>,
+    released: Vec<i32>,
+    unheard: Vec<i32>,
 }
 
 impl JobArrays {
@@ -168,6 +179,8 @@ impl JobArrays {
             arrays.due_at.push(optional(rules::due_at(&change.step.record)));
             arrays.ending_runs.push(change.step.record.ending.map(|ending| ending.run as i64));
             arrays.ending_hashes.push(change.step.record.ending.map(|ending| ending.body_hash.to_vec()));
+            arrays.released.push(change.step.record.handouts.released as i32);
+            arrays.unheard.push(change.step.record.handouts.unheard as i32);
         }
         arrays
     }
@@ -201,7 +214,7 @@ impl<'a> EventArrays<'a> {
     }
 }
 
-/// Binds every array of a [`JobArrays`] and an [`EventArrays`], in the order `$1` … `$27`.
+/// Binds every array of a [`JobArrays`] and an [`EventArrays`], in the order `$1` … `$29`.
 macro_rules! bind_arrays {
     ($query:expr, $jobs:expr, $events:expr) => {
         $query
@@ -226,6 +239,8 @@ macro_rules! bind_arrays {
             .bind($jobs.due_at)
             .bind($jobs.ending_runs)
             .bind($jobs.ending_hashes)
+            .bind($jobs.released)
+            .bind($jobs.unheard)
             .bind($events.ids)
             .bind($events.seqs)
             .bind($events.kinds)
@@ -235,8 +250,11 @@ macro_rules! bind_arrays {
     };
 }
 
-/// The hot statement. Returns the jobs whose guard held: they and their events are written.
-async fn update_jobs(connection: &mut PgConnection, changes: &[&Change]) -> Result<Vec<JobId>, StoreError> {
+/// The hot statement. Returns the jobs whose guards held: they and their events are written.
+///
+/// A lease that was lost has moved its job's `seq`, so for events that guard fences, too; the lease's own instants are
+/// looked at because the sweep may be late. A heartbeat changes no job: there the lease's row itself is the guard.
+pub(super) async fn update_jobs(connection: &mut PgConnection, changes: &[&Change]) -> Result<Vec<JobId>, StoreError> {
     if changes.is_empty() {
         return Ok(Vec::new());
     }
@@ -249,48 +267,83 @@ async fn update_jobs(connection: &mut PgConnection, changes: &[&Change]) -> Resu
              select * from unnest($1::uuid[], $2::bigint[], $3::text[], $4::int[], $5::text[], $6::bigint[], $7::text[],
                  $8::text[], $9::bool[], $10::text[], $11::timestamptz[], $12::timestamptz[], $13::timestamptz[],
                  $14::timestamptz[], $15::bigint[], $16::bigint[], $17::timestamptz[], $18::text[], $19::timestamptz[],
-                 $20::bigint[], $21::bytea[], $28::bigint[], $29::bigint[], $30::bigint[])
+                 $20::bigint[], $21::bytea[], $22::int[], $23::int[], $30::bigint[], $31::bool[], $32::bigint[],
+                 $33::bigint[], $34::bool[])
              as i (job_id, seq, state, attempt, progress, output_bytes, outcome, error, cancel_requested, worker, run_at,
                  started_at, finished_at, updated_at, run, output_after_seq, enqueued_at, cancel_reason, due_at,
-                 ending_run, ending_hash, expected_seq, renew_ms, cancel_ms)
+                 ending_run, ending_hash, released, unheard, expected_seq, renew, cancel_ms, held_by, close)
          ), updated as (
              update jobs j set seq = i.seq, state = i.state, attempt = i.attempt, progress = i.progress::json,
                  output_bytes = i.output_bytes, outcome = i.outcome::json, error = i.error::json,
                  cancel_requested = i.cancel_requested, worker = i.worker, run_at = i.run_at, started_at = i.started_at,
                  finished_at = i.finished_at, updated_at = i.updated_at, run = i.run,
                  output_after_seq = i.output_after_seq, enqueued_at = i.enqueued_at, cancel_reason = i.cancel_reason,
-                 due_at = i.due_at, ending_run = i.ending_run, ending_hash = i.ending_hash
+                 due_at = i.due_at, ending_run = i.ending_run, ending_hash = i.ending_hash, released = i.released,
+                 unheard = i.unheard
              from input i where j.job_id = i.job_id and j.seq = i.expected_seq and i.seq > i.expected_seq
+                 and (i.held_by is null or exists (
+                     select 1 from leases l where l.job_id = i.job_id and l.run = i.held_by and l.expires_at > now()
+                         and (l.cancel_at is null or l.cancel_at > now())
+                         and (l.timeout_at is null or l.timeout_at > now())))
              returning j.job_id
-         ), written as (
-             select job_id from updated
-             union all -- a heartbeat changes no job, but its guard counts too
-             select j.job_id from input i join jobs j on j.job_id = i.job_id and j.seq = i.expected_seq
-             where i.seq = i.expected_seq
          ), renewed as (
              update leases l set
-                 expires_at = case when i.renew_ms is null then l.expires_at
-                                   else now() + i.renew_ms * interval '1 ms' end,
+                 expires_at = case when i.renew then now() + l.lease_ms * interval '1 ms' else l.expires_at end,
+                 heard = l.heard or i.renew,
                  cancel_at = case when i.cancel_ms is null then l.cancel_at
                                   else least(l.cancel_at, now() + i.cancel_ms * interval '1 ms') end
-             from input i where l.job_id = i.job_id and (i.renew_ms is not null or i.cancel_ms is not null)
-                 and (l.job_id in (select job_id from written)) is true
+             from input i where l.job_id = i.job_id and not i.close and (i.renew or i.cancel_ms is not null)
+                 and case when i.seq > i.expected_seq then (l.job_id in (select job_id from updated)) is true
+                     else (i.held_by is null or l.run = i.held_by and l.expires_at > now()
+                             and (l.cancel_at is null or l.cancel_at > now())
+                             and (l.timeout_at is null or l.timeout_at > now()))
+                         and exists (select 1 from jobs j where j.job_id = i.job_id and j.seq = i.expected_seq) end
+             returning l.job_id
+         ), closed as (
+             delete from leases l using input i
+             where l.job_id = i.job_id and i.close and (l.job_id in (select job_id from updated)) is true
          ), logged as (
              insert into events (job_id, seq, type, at, attempt, data)
              select job_id, seq, type, at, attempt, data::json
-             from unnest($22::uuid[], $23::bigint[], $24::text[], $25::timestamptz[], $26::int[], $27::text[])
+             from unnest($24::uuid[], $25::bigint[], $26::text[], $27::timestamptz[], $28::int[], $29::text[])
                  as e (job_id, seq, type, at, attempt, data)
              where (e.job_id in (select job_id from updated)) is true
          )
-         select job_id from written",
+         select job_id from updated
+         union
+         select job_id from renewed",
     );
     let written = bind_arrays!(query, jobs, events)
         .bind(changes.iter().map(|change| change.expected_seq() as i64).collect::<Vec<_>>())
-        .bind(changes.iter().map(|change| change.lease.renew_ms.map(|ms| ms as i64)).collect::<Vec<_>>())
+        .bind(changes.iter().map(|change| change.lease.renew).collect::<Vec<_>>())
         .bind(changes.iter().map(|change| change.lease.cancel_ms.map(|ms| ms as i64)).collect::<Vec<_>>())
+        .bind(changes.iter().map(|change| change.lease.held_by()).collect::<Vec<_>>())
+        .bind(
+            changes
+                .iter()
+                .map(|change| change.lease.close && change.lease.guard != LeaseGuard::RunOut)
+                .collect::<Vec<_>>(),
+        )
         .fetch_all(connection)
         .await?;
     Ok(written.into_iter().map(JobId::from_uuid).collect())
+}
+
+/// Ends leases that have run out; `false` if one has not: a sign of life came meanwhile.
+async fn end_run_out(connection: &mut PgConnection, changes: &[Change]) -> Result<bool, StoreError> {
+    let run_out: Vec<Uuid> = changes
+        .iter()
+        .filter(|change| change.lease.guard == LeaseGuard::RunOut)
+        .map(|change| change.job().id.as_uuid())
+        .collect();
+    if run_out.is_empty() {
+        return Ok(true);
+    }
+    let ended = sqlx::query("delete from leases where job_id = any($1) and expires_at <= now()")
+        .bind(&run_out)
+        .execute(connection)
+        .await?;
+    Ok(ended.rows_affected() == run_out.len() as u64)
 }
 
 async fn insert_jobs(connection: &mut PgConnection, new: &[&Change]) -> Result<(), StoreError> {
@@ -302,27 +355,41 @@ async fn insert_jobs(connection: &mut PgConnection, new: &[&Change]) -> Result<(
         "with inserted as (
              insert into jobs (job_id, seq, state, attempt, progress, output_bytes, outcome, error, cancel_requested,
                  worker, run_at, started_at, finished_at, updated_at, run, output_after_seq, enqueued_at, cancel_reason,
-                 due_at, ending_run, ending_hash, queue, kind, subject, max_attempts, priority, tracked, created_at, meta)
+                 due_at, ending_run, ending_hash, released, unheard, queue, kind, subject, max_attempts, priority, tracked,
+                 created_at, meta)
              select job_id, seq, state, attempt, progress::json, output_bytes, outcome::json, error::json,
                  cancel_requested, worker, run_at, started_at, finished_at, updated_at, run, output_after_seq,
-                 enqueued_at, cancel_reason, due_at, ending_run, ending_hash, queue, kind, subject, max_attempts,
-                 priority, tracked, created_at, meta::json
+                 enqueued_at, cancel_reason, due_at, ending_run, ending_hash, released, unheard, queue, kind, subject,
+                 max_attempts, priority, tracked, created_at, meta::json
              from unnest($1::uuid[], $2::bigint[], $3::text[], $4::int[], $5::text[], $6::bigint[], $7::text[],
                  $8::text[], $9::bool[], $10::text[], $11::timestamptz[], $12::timestamptz[], $13::timestamptz[],
                  $14::timestamptz[], $15::bigint[], $16::bigint[], $17::timestamptz[], $18::text[], $19::timestamptz[],
-                 $20::bigint[], $21::bytea[], $28::text[], $29::text[], $30::text[], $31::int[], $32::int[],
-                 $33::bool[], $34::timestamptz[], $35::text[])
+                 $20::bigint[], $21::bytea[], $22::int[], $23::int[], $30::text[], $31::text[], $32::text[], $33::int[],
+                 $34::int[], $35::bool[], $36::timestamptz[], $37::text[])
              as i (job_id, seq, state, attempt, progress, output_bytes, outcome, error, cancel_requested, worker, run_at,
                  started_at, finished_at, updated_at, run, output_after_seq, enqueued_at, cancel_reason, due_at,
-                 ending_run, ending_hash, queue, kind, subject, max_attempts, priority, tracked, created_at, meta)
+                 ending_run, ending_hash, released, unheard, queue, kind, subject, max_attempts, priority, tracked,
+                 created_at, meta)
          ), specified as (
              insert into specs (job_id, policy, payload)
-             select job_id, policy::json, payload::json from unnest($1::uuid[], $36::text[], $37::text[])
+             select job_id, policy::json, payload::json from unnest($1::uuid[], $38::text[], $39::text[])
                  as s (job_id, policy, payload)
+         ), claimable as (
+             insert into ready (job_id, queue, rank, lane, kind, run_at)
+             select job_id, queue, -priority, lane, kind, run_at
+             from unnest($1::uuid[], $30::text[], $34::int[], $40::text[], $31::text[], $11::timestamptz[], $3::text[],
+                 $35::bool[]) as w (job_id, queue, priority, lane, kind, run_at, state, tracked)
+             where state = 'queued' and not tracked
+         ), postponed as (
+             insert into later (job_id, queue, rank, lane, kind, run_at, retrying)
+             select job_id, queue, -priority, lane, kind, run_at, false
+             from unnest($1::uuid[], $30::text[], $34::int[], $40::text[], $31::text[], $11::timestamptz[], $3::text[])
+                 as w (job_id, queue, priority, lane, kind, run_at, state)
+             where state = 'scheduled'
          )
          insert into events (job_id, seq, type, at, attempt, data)
          select job_id, seq, type, at, attempt, data::json
-         from unnest($22::uuid[], $23::bigint[], $24::text[], $25::timestamptz[], $26::int[], $27::text[])
+         from unnest($24::uuid[], $25::bigint[], $26::text[], $27::timestamptz[], $28::int[], $29::text[])
              as e (job_id, seq, type, at, attempt, data)",
     );
     let job = |change: &&Change| change.job().clone();
@@ -338,80 +405,124 @@ async fn insert_jobs(connection: &mut PgConnection, new: &[&Change]) -> Result<(
         .bind(column(|change| change.job().meta.as_str()))
         .bind(new.iter().map(|change| policy_text(&change.step.record.policy)).collect::<Vec<_>>())
         .bind(column(|change| change.payload.as_ref().map_or("null", |payload| payload.as_str())))
+        .bind(column(|change| lane(&change.step.record)))
         .execute(connection)
         .await?;
     Ok(())
 }
 
-/// Takes jobs out of `ready` and `later`, and puts them in.
-async fn move_waiting(connection: &mut PgConnection, changes: &[Change]) -> Result<(), StoreError> {
-    let mut leaving: Vec<Uuid> = Vec::new();
-    let mut ready: Vec<&Change> = Vec::new();
-    let mut later: Vec<(Uuid, OffsetDateTime)> = Vec::new();
-    for change in changes {
-        let (leaves, enters) = change.waiting();
-        if leaves {
-            leaving.push(change.job().id.as_uuid());
-        }
-        match enters {
-            Some(Waiting::Ready) => ready.push(change),
-            Some(Waiting::Later(run_at)) => later.push((change.job().id.as_uuid(), run_at.to_datetime())),
-            None => {}
-        }
+/// Takes jobs out of `ready` and `later`, and puts them in (new ones are put there when they are inserted).
+async fn move_waiting(connection: &mut PgConnection, changes: &[&Change]) -> Result<(), StoreError> {
+    let left = |was: fn(&Waiting) -> bool| -> Vec<Uuid> {
+        changes.iter().filter(|c| c.leaves().is_some_and(|w| was(&w))).map(|c| c.job().id.as_uuid()).collect()
+    };
+    let postponed = left(|waiting| matches!(waiting, Waiting::Later(_)));
+    if !postponed.is_empty() {
+        sqlx::query("delete from later where job_id = any($1)").bind(postponed).execute(&mut *connection).await?;
     }
-    if !leaving.is_empty() {
-        sqlx::query("with r as (delete from ready where job_id = any($1)) delete from later where job_id = any($1)")
-            .bind(leaving)
+    // A statement of its own, and the second one: who waited for its instant may just have been promoted.
+    let claimable = left(|_| true);
+    if !claimable.is_empty() {
+        sqlx::query("delete from ready where job_id = any($1)").bind(claimable).execute(&mut *connection).await?;
+    }
+    let (later, ready): (Vec<&Change>, Vec<&Change>) = changes
+        .iter()
+        .copied()
+        .filter(|change| change.enters().is_some())
+        .partition(|change| matches!(change.enters(), Some(Waiting::Later(_))));
+    for (rows, sql) in [
+        (
+            ready,
+            "insert into ready (job_id, queue, rank, lane, kind, run_at) select job_id, queue, rank, lane, kind, run_at
+             from unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::text[], $6::timestamptz[], $7::bool[])
+                 as r (job_id, queue, rank, lane, kind, run_at, retrying)",
+        ),
+        (
+            later,
+            "insert into later (job_id, queue, rank, lane, kind, run_at, retrying)
+             select * from unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::text[], $6::timestamptz[], $7::bool[])",
+        ),
+    ] {
+        if rows.is_empty() {
+            continue;
+        }
+        sqlx::query(sql)
+            .bind(rows.iter().map(|c| c.job().id.as_uuid()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|c| c.job().queue.as_str()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|c| -c.job().priority).collect::<Vec<_>>())
+            .bind(rows.iter().map(|c| lane(&c.step.record)).collect::<Vec<_>>())
+            .bind(rows.iter().map(|c| c.job().kind.as_str()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|c| c.job().run_at.to_datetime()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|c| c.job().state == State::Retrying).collect::<Vec<_>>())
             .execute(&mut *connection)
             .await?;
     }
-    if !ready.is_empty() {
-        sqlx::query(
-            "insert into ready (job_id, queue, priority, concurrency_key, kind, run_at)
-             select * from unnest($1::uuid[], $2::text[], $3::int[], $4::text[], $5::text[], $6::timestamptz[])",
-        )
-        .bind(ready.iter().map(|c| c.job().id.as_uuid()).collect::<Vec<_>>())
-        .bind(ready.iter().map(|c| c.job().queue.as_str()).collect::<Vec<_>>())
-        .bind(ready.iter().map(|c| c.job().priority).collect::<Vec<_>>())
-        .bind(ready.iter().map(|c| c.step.record.policy.concurrency_key.as_deref()).collect::<Vec<_>>())
-        .bind(ready.iter().map(|c| c.job().kind.as_str()).collect::<Vec<_>>())
-        .bind(ready.iter().map(|c| c.job().run_at.to_datetime()).collect::<Vec<_>>())
-        .execute(&mut *connection)
-        .await?;
+    Ok(())
+}
+
+/// Runs begin: of tracked jobs, and of those that a claim hands out.
+pub(super) async fn open_leases(connection: &mut PgConnection, changes: &[Change]) -> Result<(), StoreError> {
+    let opened: Vec<&Change> = changes.iter().filter(|change| change.lease.open && !change.lease.close).collect();
+    if opened.is_empty() {
+        return Ok(());
     }
-    if !later.is_empty() {
-        let (ids, run_at): (Vec<_>, Vec<_>) = later.into_iter().unzip();
-        sqlx::query("insert into later (job_id, run_at) select * from unnest($1::uuid[], $2::timestamptz[])")
-            .bind(ids)
-            .bind(run_at)
-            .execute(connection)
-            .await?;
+    sqlx::query(
+        "insert into leases (job_id, run, worker, queue, concurrency_key, lease_ms, expires_at, cancel_at, timeout_at,
+             tracked)
+         select job_id, run, worker, queue, concurrency_key, lease_ms, now() + lease_ms * interval '1 ms',
+             now() + cancel_ms * interval '1 ms', timeout_at, tracked
+         from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
+             $8::timestamptz[], $9::bool[])
+             as l (job_id, run, worker, queue, concurrency_key, lease_ms, cancel_ms, timeout_at, tracked)",
+    )
+    .bind(opened.iter().map(|c| c.job().id.as_uuid()).collect::<Vec<_>>())
+    .bind(opened.iter().map(|c| c.job().run as i64).collect::<Vec<_>>())
+    .bind(opened.iter().map(|c| c.job().worker.as_deref()).collect::<Vec<_>>())
+    .bind(opened.iter().map(|c| c.job().queue.as_str()).collect::<Vec<_>>())
+    .bind(opened.iter().map(|c| c.step.record.policy.concurrency_key.as_deref()).collect::<Vec<_>>())
+    .bind(opened.iter().map(|c| c.step.record.lease_ms.map(|ms| ms as i64)).collect::<Vec<_>>())
+    .bind(opened.iter().map(|c| c.lease.cancel_ms.map(|ms| ms as i64)).collect::<Vec<_>>())
+    .bind(opened.iter().map(|c| rules::timeout_at(&c.step.record).map(Timestamp::to_datetime)).collect::<Vec<_>>())
+    .bind(opened.iter().map(|c| c.job().tracked).collect::<Vec<_>>())
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Failed jobs come among the dead letters; those put back leave them.
+async fn move_dead(connection: &mut PgConnection, changes: &[Change]) -> Result<(), StoreError> {
+    let revived: Vec<Uuid> = changes.iter().filter(|c| c.is_revived()).map(|c| c.job().id.as_uuid()).collect();
+    if !revived.is_empty() {
+        sqlx::query("delete from dead where job_id = any($1)").bind(revived).execute(&mut *connection).await?;
+    }
+    let (dying, codes): (Vec<&Change>, Vec<String>) = changes.iter().filter_map(|c| Some((c, c.dies()?))).unzip();
+    if !dying.is_empty() {
+        sqlx::query(
+            "insert into dead (job_id, queue, error_code, tracked)
+             select * from unnest($1::uuid[], $2::text[], $3::text[], $4::bool[])",
+        )
+        .bind(dying.iter().map(|c| c.job().id.as_uuid()).collect::<Vec<_>>())
+        .bind(dying.iter().map(|c| c.job().queue.as_str()).collect::<Vec<_>>())
+        .bind(codes)
+        .bind(dying.iter().map(|c| c.job().tracked).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
     }
     Ok(())
 }
 
-async fn move_leases(connection: &mut PgConnection, changes: &[Change]) -> Result<(), StoreError> {
-    let opened: Vec<&Change> = changes.iter().filter(|change| change.lease.open && !change.lease.close).collect();
-    let closed: Vec<Uuid> = changes.iter().filter(|c| c.lease.close).map(|c| c.job().id.as_uuid()).collect();
-    if !closed.is_empty() {
-        sqlx::query("delete from leases where job_id = any($1)").bind(closed).execute(&mut *connection).await?;
-    }
-    if !opened.is_empty() {
+/// A worker said that its whole queue had better wait.
+async fn hold_queues(connection: &mut PgConnection, changes: &[Change]) -> Result<(), StoreError> {
+    let mut holds: Vec<(&str, i64)> =
+        changes.iter().filter_map(|c| Some((c.job().queue.as_str(), c.step.hold_queue_ms? as i64))).collect();
+    holds.sort();
+    for (queue, ms) in holds {
         sqlx::query(
-            "insert into leases (job_id, run, worker, queue, concurrency_key, expires_at, cancel_at)
-             select job_id, run, worker, queue, concurrency_key, now() + renew_ms * interval '1 ms',
-                 now() + cancel_ms * interval '1 ms'
-             from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])
-                 as l (job_id, run, worker, queue, concurrency_key, renew_ms, cancel_ms)",
+            "update queues set held_until = greatest(held_until, now() + $2 * interval '1 ms') where queue = $1",
         )
-        .bind(opened.iter().map(|c| c.job().id.as_uuid()).collect::<Vec<_>>())
-        .bind(opened.iter().map(|c| c.job().run as i64).collect::<Vec<_>>())
-        .bind(opened.iter().map(|c| c.job().worker.as_deref()).collect::<Vec<_>>())
-        .bind(opened.iter().map(|c| c.job().queue.as_str()).collect::<Vec<_>>())
-        .bind(opened.iter().map(|c| c.step.record.policy.concurrency_key.as_deref()).collect::<Vec<_>>())
-        .bind(opened.iter().map(|c| c.lease.renew_ms.map(|ms| ms as i64)).collect::<Vec<_>>())
-        .bind(opened.iter().map(|c| c.lease.cancel_ms.map(|ms| ms as i64)).collect::<Vec<_>>())
-        .execute(connection)
+        .bind(queue)
+        .bind(ms as f64)
+        .execute(&mut *connection)
         .await?;
     }
     Ok(())
@@ -449,7 +560,8 @@ pub(super) async fn remove(pool: &PgPool, jobs: &[(JobId, u64)]) -> Result<Commi
     .fetch_all(&mut *transaction)
     .await?;
     sqlx::query(
-        "with e as (delete from events where job_id = any($1)), s as (delete from specs where job_id = any($1))
+        "with e as (delete from events where job_id = any($1)), s as (delete from specs where job_id = any($1)),
+             d as (delete from dead where job_id = any($1))
          delete from results where job_id = any($1)",
     )
     .bind(&removed)

@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use crate::domain::{Event, Job, JobId, Json, Timestamp};
 use crate::store::listing::{self, Bind, Dialect};
-use crate::store::row::{self, Columns, JOB_COLUMNS, RECORD_SOURCE};
+use crate::store::row::{self, Columns, JOB_COLUMNS, RECORD_COLUMNS, RECORD_SOURCE};
 use crate::store::{EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Remembered, Resolved, StoreError};
 
 impl Columns for SqliteRow {
@@ -24,7 +24,8 @@ impl Columns for SqliteRow {
     }
 
     fn flag(&self, column: &str) -> Result<bool, StoreError> {
-        Ok(self.try_get(column)?)
+        // Unchecked: an expression has no declared type.
+        Ok(self.try_get_unchecked(column)?)
     }
 
     fn bytes(&self, column: &str) -> Result<Option<Vec<u8>>, StoreError> {
@@ -37,12 +38,22 @@ impl Columns for SqliteRow {
     }
 }
 
+/// Whether a lease holds at the instant `?1`.
+pub(super) const LIVE: &str = "coalesce(leases.job_id is not null and coalesce(leases.expires_at > ?1, 1) \
+    and coalesce(leases.cancel_at > ?1, 1) and coalesce(leases.timeout_at > ?1, 1), 0) as live";
+
 pub(super) async fn resolve(pool: &SqlitePool, lookup: &Lookup, now: Timestamp) -> Result<Resolved, StoreError> {
     let mut resolved = Resolved::default();
     if !lookup.jobs.is_empty() {
-        let sql =
-            format!("select {JOB_COLUMNS}, {RECORD_SOURCE} where jobs.job_id in (select value from json_each(?))");
-        let rows = sqlx::query(AssertSqlSafe(sql)).bind(json!(lookup.jobs).to_string()).fetch_all(pool).await?;
+        let sql = format!(
+            "select {JOB_COLUMNS}, {RECORD_COLUMNS}, {LIVE} {RECORD_SOURCE}
+             where jobs.job_id in (select value from json_each(?2))"
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(now.as_millis())
+            .bind(json!(lookup.jobs).to_string())
+            .fetch_all(pool)
+            .await?;
         resolved.jobs = rows.iter().map(row::record).collect::<Result<_, _>>()?;
     }
     for unique in &lookup.unique {
@@ -115,7 +126,8 @@ pub(super) async fn overdue(pool: &SqlitePool, now: Timestamp, limit: u32) -> Re
     let rows = sqlx::query(
         "select job_id from (select job_id from jobs where due_at <= ?1 order by due_at limit ?2)
          union
-         select job_id from (select job_id from leases where expires_at <= ?1 or cancel_at <= ?1 limit ?2)
+         select job_id from (select job_id from leases where expires_at <= ?1 or cancel_at <= ?1 or timeout_at <= ?1
+             limit ?2)
          union
          select job_id from (select job_id from watches group by job_id having max(cancel_at) <= ?1 limit ?2)",
     )

@@ -3,9 +3,9 @@
 use serde::Serialize;
 use sqlx::SqliteConnection;
 
-use crate::domain::{JobId, Timestamp, rules};
+use crate::domain::{JobId, State, Timestamp, rules};
 use crate::store::row::{policy_text, progress_text, text};
-use crate::store::{Batch, Change, Committed, IDEMPOTENCY_MS, StoreError, UniqueKey, Waiting};
+use crate::store::{Batch, Change, Committed, IDEMPOTENCY_MS, LeaseGuard, StoreError, UniqueKey, Waiting, lane};
 
 /// Carries the batch out. `false`: a guard failed, and the transaction must be rolled back.
 pub(super) async fn commit(
@@ -17,12 +17,15 @@ pub(super) async fn commit(
     let (new, old): (Vec<&Change>, Vec<&Change>) = changes.iter().partition(|change| change.before.is_none());
     let holds = remember(connection, batch, now).await?
         && move_unique_keys(connection, changes).await?
+        && hold_leases(connection, changes, now).await?
         && update_jobs(connection, &old).await?;
     if holds {
         insert_jobs(connection, &new).await?;
         insert_events(connection, changes).await?;
         move_waiting(connection, changes).await?;
         move_leases(connection, changes, now).await?;
+        move_dead(connection, changes).await?;
+        hold_queues(connection, changes, now).await?;
         store_results(connection, changes).await?;
         let forgotten: Vec<JobId> = changes.iter().filter(|c| c.forgets_watches()).map(|c| c.job().id).collect();
         run(connection, "delete from watches where job_id in (select value from json_each(?))", &forgotten).await?;
@@ -135,6 +138,8 @@ struct JobRow<'a> {
     due_at: Option<i64>,
     ending_run: Option<u64>,
     ending_hash: Option<String>,
+    released: u32,
+    unheard: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     new: Option<NewJobRow<'a>>,
 }
@@ -192,6 +197,8 @@ impl<'a> JobRow<'a> {
             due_at: rules::due_at(record).map(Timestamp::as_millis),
             ending_run: record.ending.map(|ending| ending.run),
             ending_hash: record.ending.map(|ending| hex(&ending.body_hash)),
+            released: record.handouts.released,
+            unheard: record.handouts.unheard,
             new,
         }
     }
@@ -201,8 +208,38 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// `false`: some lease is not as it must be, by the clock.
+async fn hold_leases(
+    connection: &mut SqliteConnection,
+    changes: &[Change],
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let held: Vec<(JobId, i64)> =
+        changes.iter().filter_map(|change| Some((change.job().id, change.lease.held_by()?))).collect();
+    let run_out: Vec<JobId> = changes
+        .iter()
+        .filter(|change| change.lease.guard == LeaseGuard::RunOut)
+        .map(|change| change.job().id)
+        .collect();
+    if held.is_empty() && run_out.is_empty() {
+        return Ok(true);
+    }
+    let hold: i64 = sqlx::query_scalar(
+        "select (select count(*) from json_each(?1) i join leases l on l.job_id = i.value ->> 0
+             where l.run = i.value ->> 1 and l.expires_at > ?3 and coalesce(l.cancel_at > ?3, 1)
+                 and coalesce(l.timeout_at > ?3, 1))
+             + (select count(*) from json_each(?2) i join leases l on l.job_id = i.value where l.expires_at <= ?3)",
+    )
+    .bind(serde_json::to_string(&held).expect("ids and numbers"))
+    .bind(serde_json::to_string(&run_out).expect("ids"))
+    .bind(now.as_millis())
+    .fetch_one(connection)
+    .await?;
+    Ok(hold as usize == held.len() + run_out.len())
+}
+
 /// `false`: some job is not at the seq it was folded on.
-async fn update_jobs(connection: &mut SqliteConnection, old: &[&Change]) -> Result<bool, StoreError> {
+pub(super) async fn update_jobs(connection: &mut SqliteConnection, old: &[&Change]) -> Result<bool, StoreError> {
     let rows: Vec<JobRow> = old.iter().map(|change| JobRow::of(change)).collect();
     // A heartbeat writes its job's row again as it is: that is its guard.
     let updated = run(
@@ -215,7 +252,8 @@ async fn update_jobs(connection: &mut SqliteConnection, old: &[&Change]) -> Resu
              finished_at = i.value ->> 'finished_at', updated_at = i.value ->> 'updated_at', run = i.value ->> 'run',
              output_after_seq = i.value ->> 'output_after_seq', enqueued_at = i.value ->> 'enqueued_at',
              cancel_reason = i.value ->> 'cancel_reason', due_at = i.value ->> 'due_at',
-             ending_run = i.value ->> 'ending_run', ending_hash = unhex(i.value ->> 'ending_hash')
+             ending_run = i.value ->> 'ending_run', ending_hash = unhex(i.value ->> 'ending_hash'),
+             released = i.value ->> 'released', unheard = i.value ->> 'unheard'
          from json_each(?) as i where job_id = i.value ->> 'id' and seq = i.value ->> 'expected_seq'",
         &rows,
     )
@@ -225,6 +263,12 @@ async fn update_jobs(connection: &mut SqliteConnection, old: &[&Change]) -> Resu
 
 async fn insert_jobs(connection: &mut SqliteConnection, new: &[&Change]) -> Result<(), StoreError> {
     let rows: Vec<JobRow> = new.iter().map(|change| JobRow::of(change)).collect();
+    run(
+        connection,
+        "insert or ignore into queues (queue) select distinct value ->> '$.new.queue' from json_each(?)",
+        &rows,
+    )
+    .await?;
     run(
         connection,
         "insert into jobs (job_id, seq, state, attempt, output_bytes, cancel_requested, worker, run_at, started_at,
@@ -252,7 +296,7 @@ async fn insert_jobs(connection: &mut SqliteConnection, new: &[&Change]) -> Resu
     Ok(())
 }
 
-async fn insert_events(connection: &mut SqliteConnection, changes: &[Change]) -> Result<(), StoreError> {
+pub(super) async fn insert_events(connection: &mut SqliteConnection, changes: &[Change]) -> Result<(), StoreError> {
     // Arrays, not objects: this is the table with the most rows.
     let rows: Vec<(JobId, u64, &str, i64, u32, &str)> = changes
         .iter()
@@ -276,51 +320,51 @@ async fn move_waiting<'a>(connection: &mut SqliteConnection, changes: &'a [Chang
     struct Row<'a> {
         id: JobId,
         queue: &'a str,
-        priority: i32,
-        concurrency_key: Option<&'a str>,
+        rank: i32,
+        lane: &'a str,
         kind: &'a str,
         run_at: i64,
+        retrying: bool,
     }
-    let row = |change: &'a Change, run_at: Timestamp| Row {
+    let row = |change: &'a Change| Row {
         id: change.job().id,
         queue: change.job().queue.as_str(),
-        priority: change.job().priority,
-        concurrency_key: change.step.record.policy.concurrency_key.as_deref(),
+        rank: -change.job().priority,
+        lane: lane(&change.step.record),
         kind: change.job().kind.as_str(),
-        run_at: run_at.as_millis(),
+        run_at: change.job().run_at.as_millis(),
+        retrying: change.job().state == State::Retrying,
     };
-    let (mut leaving, mut ready, mut later) = (Vec::new(), Vec::new(), Vec::new());
-    for change in changes {
-        let (leaves, enters) = change.waiting();
-        if leaves {
-            leaving.push(change.job().id);
-        }
-        match enters {
-            Some(Waiting::Ready) => ready.push(row(change, change.job().run_at)),
-            Some(Waiting::Later(run_at)) => later.push(row(change, run_at)),
-            None => {}
-        }
-    }
-    run(connection, "delete from ready where job_id in (select value from json_each(?))", &leaving).await?;
+    let leaving: Vec<JobId> = changes.iter().filter(|c| c.leaves().is_some()).map(|c| c.job().id).collect();
+    let (later, ready): (Vec<&Change>, Vec<&Change>) = changes
+        .iter()
+        .filter(|change| change.enters().is_some())
+        .partition(|change| matches!(change.enters(), Some(Waiting::Later(_))));
+    run(connection, LEAVE_READY, &leaving).await?;
     run(connection, "delete from later where job_id in (select value from json_each(?))", &leaving).await?;
     run(
         connection,
-        "insert into ready (job_id, queue, priority, concurrency_key, kind, run_at)
-         select value ->> 'id', value ->> 'queue', value ->> 'priority', value ->> 'concurrency_key', value ->> 'kind',
+        "insert into ready (job_id, queue, rank, lane, kind, run_at)
+         select value ->> 'id', value ->> 'queue', value ->> 'rank', value ->> 'lane', value ->> 'kind',
              value ->> 'run_at' from json_each(?)",
-        &ready,
+        &ready.into_iter().map(row).collect::<Vec<_>>(),
     )
     .await?;
     run(
         connection,
-        "insert into later (job_id, run_at) select value ->> 'id', value ->> 'run_at' from json_each(?)",
-        &later,
+        "insert into later (job_id, queue, rank, lane, kind, run_at, retrying)
+         select value ->> 'id', value ->> 'queue', value ->> 'rank', value ->> 'lane', value ->> 'kind',
+             value ->> 'run_at', value ->> 'retrying' from json_each(?)",
+        &later.into_iter().map(row).collect::<Vec<_>>(),
     )
     .await?;
     Ok(())
 }
 
-async fn move_leases<'a>(
+/// Takes jobs out of `ready`.
+pub(super) const LEAVE_READY: &str = "delete from ready where job_id in (select value from json_each(?))";
+
+pub(super) async fn move_leases<'a>(
     connection: &mut SqliteConnection,
     changes: &'a [Change],
     now: Timestamp,
@@ -332,7 +376,11 @@ async fn move_leases<'a>(
         worker: Option<&'a str>,
         queue: &'a str,
         concurrency_key: Option<&'a str>,
-        expires_at: Option<i64>,
+        lease_ms: Option<u64>,
+        now: i64,
+        timeout_at: Option<i64>,
+        tracked: bool,
+        renew: bool,
         cancel_at: Option<i64>,
     }
     let row = |change: &'a Change| Row {
@@ -341,7 +389,11 @@ async fn move_leases<'a>(
         worker: change.job().worker.as_deref(),
         queue: change.job().queue.as_str(),
         concurrency_key: change.step.record.policy.concurrency_key.as_deref(),
-        expires_at: change.lease.renew_ms.map(|ms| now.plus_millis(ms).as_millis()),
+        lease_ms: change.step.record.lease_ms,
+        now: now.as_millis(),
+        timeout_at: rules::timeout_at(&change.step.record).map(Timestamp::as_millis),
+        tracked: change.job().tracked,
+        renew: change.lease.renew,
         cancel_at: change.lease.cancel_ms.map(|ms| now.plus_millis(ms).as_millis()),
     };
     let rows = |pick: fn(&Change) -> bool| changes.iter().filter(|change| pick(change)).map(row).collect::<Vec<_>>();
@@ -353,18 +405,55 @@ async fn move_leases<'a>(
     .await?;
     run(
         connection,
-        "insert into leases (job_id, run, worker, queue, concurrency_key, expires_at, cancel_at)
+        "insert into leases (job_id, run, worker, queue, concurrency_key, lease_ms, expires_at, cancel_at, timeout_at,
+             tracked)
          select value ->> 'id', value ->> 'run', value ->> 'worker', value ->> 'queue', value ->> 'concurrency_key',
-             value ->> 'expires_at', value ->> 'cancel_at' from json_each(?)",
+             value ->> 'lease_ms', (value ->> 'now') + (value ->> 'lease_ms'), value ->> 'cancel_at',
+             value ->> 'timeout_at', value ->> 'tracked' from json_each(?)",
         &rows(|change| change.lease.open && !change.lease.close),
     )
     .await?;
     run(
         connection,
-        "update leases set expires_at = coalesce(i.value ->> 'expires_at', expires_at),
+        "update leases set
+             expires_at = case when i.value ->> 'renew' then (i.value ->> 'now') + lease_ms else expires_at end,
+             heard = heard or i.value ->> 'renew',
              cancel_at = min(coalesce(cancel_at, i.value ->> 'cancel_at'), coalesce(i.value ->> 'cancel_at', cancel_at))
          from json_each(?) as i where job_id = i.value ->> 'id'",
-        &rows(|c| !c.lease.open && !c.lease.close && (c.lease.renew_ms.is_some() || c.lease.cancel_ms.is_some())),
+        &rows(|c| !c.lease.open && !c.lease.close && (c.lease.renew || c.lease.cancel_ms.is_some())),
+    )
+    .await?;
+    Ok(())
+}
+
+/// Failed jobs come among the dead letters; those put back leave them.
+async fn move_dead(connection: &mut SqliteConnection, changes: &[Change]) -> Result<(), StoreError> {
+    let revived: Vec<JobId> = changes.iter().filter(|c| c.is_revived()).map(|c| c.job().id).collect();
+    run(connection, "delete from dead where job_id in (select value from json_each(?))", &revived).await?;
+    let dying: Vec<(JobId, &str, String, bool)> =
+        changes.iter().filter_map(|c| Some((c.job().id, c.job().queue.as_str(), c.dies()?, c.job().tracked))).collect();
+    run(
+        connection,
+        "insert into dead (job_id, queue, error_code, tracked)
+         select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from json_each(?)",
+        &dying,
+    )
+    .await?;
+    Ok(())
+}
+
+/// A worker said that its whole queue had better wait.
+async fn hold_queues(connection: &mut SqliteConnection, changes: &[Change], now: Timestamp) -> Result<(), StoreError> {
+    let holds: Vec<(&str, i64)> = changes
+        .iter()
+        .filter_map(|c| Some((c.job().queue.as_str(), now.plus_millis(c.step.hold_queue_ms?).as_millis())))
+        .collect();
+    run(
+        connection,
+        "update queues set held_until = max(coalesce(held_until, 0), i.until)
+         from (select value ->> 0 as queue, max(value ->> 1) as until from json_each(?) group by 1) as i
+         where queues.queue = i.queue",
+        &holds,
     )
     .await?;
     Ok(())
@@ -399,6 +488,7 @@ pub(super) async fn remove(connection: &mut SqliteConnection, jobs: &[(JobId, u6
         "delete from events where job_id in (select value from json_each(?))",
         "delete from specs where job_id in (select value from json_each(?))",
         "delete from results where job_id in (select value from json_each(?))",
+        "delete from dead where job_id in (select value from json_each(?))",
     ] {
         run(connection, sql, &removed).await?;
     }
