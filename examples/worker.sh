@@ -20,11 +20,11 @@ work() {
 }
 
 # Sends a body until there is an answer, and prints it; fails if the job is no longer ours. The key makes repeating safe:
-# nothing is handed out or stored twice.
+# nothing is handed out or stored twice. Ends with this shell, also in the background.
 post() {
   local key=() said
   [[ $2 == '[]' ]] || key=(-H "Idempotency-Key: $(</proc/sys/kernel/random/uuid)")
-  while :; do
+  while kill -0 $$ 2>/dev/null; do
     said=$(curl -s --max-time 60 --json "$2" -H "Lease-Token: $lease" "${key[@]}" -w '\n%{http_code}' "$URL$1")
     case ${said##*$'\n'} in
       200) printf '%s\n' "${said%$'\n'*}"; return ;;
@@ -34,6 +34,7 @@ post() {
     esac
     sleep 1
   done
+  return 1
 }
 
 # As post, but a signal is heard at once; the answer is left in a file.

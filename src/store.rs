@@ -286,7 +286,10 @@ impl Change {
 
     /// Whether a job, its log and its place among those that wait are all there is to write.
     fn is_plainly_new(&self) -> bool {
-        self.before.is_none() && !self.lease.open && self.takes_unique_key().is_none() && !self.job().state.is_terminal()
+        self.before.is_none()
+            && !self.lease.open
+            && self.takes_unique_key().is_none()
+            && !self.job().state.is_terminal()
     }
 
     /// The run that ended by somebody else's doing: its worker does not know yet.

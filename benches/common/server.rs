@@ -96,6 +96,8 @@ pub fn cpu_of(pid: u32) -> Duration {
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
+    /// Of its database.
+    pub url: String,
     _scratch: Scratch,
 }
 
@@ -105,7 +107,7 @@ impl Server {
         let mut child = Command::new(env!("CARGO_BIN_EXE_milepost"))
             .args(["serve", "--listen", "127.0.0.1:0", "--log", "error"])
             .args(flags)
-            .env("DATABASE_URL", url)
+            .env("DATABASE_URL", &url)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the server starts");
@@ -113,7 +115,7 @@ impl Server {
         let stdout = child.stdout.take().expect("stdout is piped");
         BufReader::new(stdout).read_line(&mut line).expect("the server says where it is");
         let address = line.trim().rsplit_once("http://").expect("a URL").1.parse().expect("an address");
-        Self { child, address, _scratch: scratch }
+        Self { child, address, url, _scratch: scratch }
     }
 
     /// A new tracked job's id.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use crate::cpu::cpu_of_family;
 use crate::databases::Postgres;
 use crate::http::Poster;
-use crate::percentiles;
 use crate::server::{Server, Store};
 use crate::workers::{self, Claiming};
+use crate::{analyze, percentiles};
 
 /// Claims measured at each depth, one after the other and again ten at a time.
 const CLAIMS: usize = 400;
@@ -26,6 +26,7 @@ pub async fn measure(store: &Store, postgres: &Postgres) {
         let begun = Instant::now();
         workers::enqueue_by_thousands(server.address, depth - waiting).await;
         note_rate("enqueue", depth - waiting, begun);
+        analyze(&server).await;
         waiting = depth;
         row(&server, postgres, waiting, ended).await;
         ended += 2 * CLAIMS;
@@ -39,6 +40,7 @@ pub async fn measure(store: &Store, postgres: &Postgres) {
     ended += done.jobs + 1;
     waiting -= done.jobs + 1;
     workers::enqueue_by_thousands(server.address, 1_000).await;
+    analyze(&server).await;
     row(&server, postgres, waiting + 1_000, ended).await;
 }
 

@@ -56,7 +56,9 @@ impl Stage {
             .args([&self.queue, file])
             .env("MILEPOST_URL", format!("http://{}", self.server.address()))
             .env("LEASE_MS", lease.as_millis().to_string())
-            .stdin(Stdio::null());
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         Worker::start(command)
     }
 
@@ -118,7 +120,10 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.signal_all(Signal::SIGKILL);
+        // One of them may just be starting another.
+        while !self.members().is_empty() {
+            self.signal_all(Signal::SIGKILL);
+        }
     }
 }
 
