@@ -1,4 +1,4 @@
-//! Speed, as ratios measured side by side in one run: `cargo bench`, or a part: `cargo bench -- append`.
+//! Speed, as ratios measured side by side in one run: `cargo bench --bench spine`, or a part: `… -- append`.
 //!
 //! Parts: `append` (durable appends over HTTP against the same writes batched by hand on the same store), `latency`
 //! (from POST to the stream, against one bare commit), `fanout` (server CPU per delivered event with 1,000 streams,
