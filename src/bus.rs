@@ -8,6 +8,7 @@
 mod channel;
 mod frame;
 mod queues;
+mod signals;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 pub use channel::{Channel, OutputSoFar, Reading, Subscription};
 pub use frame::{Control, Frame, encode_replay};
 pub use queues::{News, QueueNews};
+pub use signals::{Listener, Signal, Signals};
 
 use crate::domain::{JobId, State};
 use crate::store::{Committed, CommittedJob};
@@ -29,6 +31,7 @@ pub struct Bus {
     /// A plain lock: it is held for a look-up or an insertion, never across an await or an encoding.
     channels: Mutex<HashMap<JobId, Arc<Channel>>>,
     queues: QueueNews,
+    signals: Signals,
 }
 
 impl Bus {
@@ -51,7 +54,8 @@ impl Bus {
             if let Some(channel) = self.channel(changed.job.id) {
                 channel.push(&changed.job, &changed.events);
             }
-            if let Some(news) = news(changed) {
+            self.signals.note(changed);
+            if let Some(news) = news(changed.job.state) {
                 self.queues.note(&changed.job.queue, news);
             }
         }
@@ -65,6 +69,11 @@ impl Bus {
     /// Which queues are worth another look.
     pub fn queues(&self) -> &QueueNews {
         &self.queues
+    }
+
+    /// What workers are told.
+    pub fn signals(&self) -> &Signals {
+        &self.signals
     }
 
     /// Forgets channels that nobody has watched for a while. One shared tick calls this; channels have no timers.
@@ -93,9 +102,9 @@ impl Bus {
     }
 }
 
-/// What a change means to those who wait for work in the job's queue.
-fn news(changed: &CommittedJob) -> Option<News> {
-    match changed.job.state {
+/// What a job's change to this state means to those who wait for work in its queue.
+fn news(state: State) -> Option<News> {
+    match state {
         State::Scheduled | State::Queued | State::Retrying => Some(News::Work),
         State::Running | State::Expired => None,
         State::Completed | State::Failed | State::Cancelled => Some(News::Slot),

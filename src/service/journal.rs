@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::ServiceError;
 use super::defaults::QueueDefaults;
+use super::queues::Statistics;
 use crate::bus::Bus;
 use crate::domain::{Job, JobId, Limits, NewEvent, Refusal, Spec};
 use crate::store::{Idempotency, Store, UniqueKey};
@@ -199,14 +200,22 @@ impl Journal {
         limits: &Arc<Limits>,
         recent: &Arc<Recent>,
         defaults: &Arc<QueueDefaults>,
+        statistics: &Arc<Statistics>,
     ) -> (Self, Vec<JoinHandle<()>>) {
         let count = store.committers();
         let last_id = Arc::new(AtomicU64::new(0));
         let (mut committers, mut tasks) = (Vec::new(), Vec::new());
         for shard in 0..count {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            let (store, bus, limits) = (store.clone(), bus.clone(), limits.clone());
-            let committer = Committer::new(store, bus, limits, last_id.clone(), recent.clone(), defaults.clone());
+            let committer = Committer {
+                store: store.clone(),
+                bus: bus.clone(),
+                limits: limits.clone(),
+                last_id: last_id.clone(),
+                recent: recent.clone(),
+                defaults: defaults.clone(),
+                statistics: statistics.clone(),
+            };
             let span = tracing::info_span!("committer", shard);
             tasks.push(tokio::spawn(tracing::Instrument::instrument(committer.run(receiver), span)));
             committers.push(sender);

@@ -1,9 +1,13 @@
 //! Postgres: the store for production and for several nodes. Written for 14 and later.
 
+mod backlog;
 mod claim;
 mod pulse;
+mod queues;
 mod read;
 mod tidy;
+mod waiting;
+mod workers;
 mod write;
 
 use std::collections::{BTreeSet, HashSet};
@@ -15,12 +19,16 @@ use async_trait::async_trait;
 use sqlx::Connection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
-use super::clock::Clock;
+use super::clock::{Clock, Presence};
 use super::{
-    Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish,
-    is_conflict, schema,
+    Backlog, BacklogExtent, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part,
+    Resolved, Sighting, Store, StoreError, Wish, Worker, is_conflict, schema,
 };
-use crate::domain::{Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp};
+use crate::domain::waiting::WaitingFor;
+use crate::domain::{
+    CancelSignal, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+    WorkerName,
+};
 
 const MIGRATIONS: &[(&str, &str)] =
     &[("spine", include_str!("postgres/0001_spine.sql")), ("queue", include_str!("postgres/0002_queue.sql"))];
@@ -35,6 +43,7 @@ const SCHEMA: &str = "milepost";
 pub struct PostgresStore {
     pool: PgPool,
     clock: Clock,
+    presence: Presence,
     epoch: String,
     lease_secret: LeaseSecret,
     node: String,
@@ -52,6 +61,8 @@ impl PostgresStore {
                 ("search_path", SCHEMA),
                 // Our statements are few and their plans do not depend on their values; custom plans cost twice the CPU.
                 ("plan_cache_mode", "force_generic_plan"),
+                // They touch few rows each. The planner cannot know, and compiling one took 50 ms.
+                ("jit", "off"),
                 // A statement that takes this long is stuck; whoever waits for it is told to try again.
                 ("statement_timeout", "30s"),
             ]);
@@ -87,7 +98,8 @@ impl PostgresStore {
         drop(connection);
         let node = format!("{:016x}", rand::random::<u64>());
         let known_queues = Mutex::default();
-        let store = Self { pool, clock: Clock::new(), epoch, lease_secret, node, known_queues };
+        let store =
+            Self { pool, clock: Clock::new(), presence: Presence::new(), epoch, lease_secret, node, known_queues };
         store.probe().await?;
         store.tidy(u64::MAX).await?;
         Ok(store)
@@ -95,6 +107,11 @@ impl PostgresStore {
 }
 
 impl PostgresStore {
+    /// Before a lease is judged: what this node's absence cost its holder is given back.
+    async fn be_present(&self) -> Result<(), StoreError> {
+        if self.presence.was_away() { self.probe().await } else { Ok(()) }
+    }
+
     /// A queue has its row from its first job on. Rows never go, so each is made sure of once.
     async fn know_queues(&self, batch: &Batch) -> Result<(), StoreError> {
         let new: Vec<QueueName> = {
@@ -134,10 +151,12 @@ impl Store for PostgresStore {
     }
 
     async fn resolve(&self, lookup: &Lookup) -> Result<Resolved, StoreError> {
+        self.be_present().await?;
         read::resolve(&self.pool, lookup).await
     }
 
     async fn commit(&self, batch: &Batch) -> Result<Commit, StoreError> {
+        self.be_present().await?;
         self.know_queues(batch).await?;
         match write::commit(&self.pool, batch).await {
             Err(StoreError::Unavailable(error)) if is_conflict(&error) => Ok(Commit::rolled_back()),
@@ -146,6 +165,7 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError> {
+        self.be_present().await?;
         loop {
             match claim::claim(&self.pool, wishes, self.now()).await {
                 // Given up by the database for another one: nothing was handed out.
@@ -175,11 +195,56 @@ impl Store for PostgresStore {
         read::list(&self.pool, filter, limit).await
     }
 
+    async fn queues(&self, only: Option<&QueueName>) -> Result<Vec<Queue>, StoreError> {
+        queues::queues(&self.pool, only).await
+    }
+
+    async fn queue_defaults(&self) -> Result<Vec<(QueueName, Defaults)>, StoreError> {
+        queues::queue_defaults(&self.pool).await
+    }
+
+    async fn change_queue(&self, name: &QueueName, change: &QueueChange) -> Result<bool, StoreError> {
+        queues::change_queue(&self.pool, name, change).await
+    }
+
+    async fn store_statistics(&self, slots: &[QueueSlot]) -> Result<(), StoreError> {
+        queues::store_statistics(&self.pool, &self.node, slots).await
+    }
+
+    async fn statistics(&self, queues: &[&QueueName], since: i64) -> Result<Vec<QueueSlot>, StoreError> {
+        queues::statistics(&self.pool, &self.node, queues, since).await
+    }
+
+    async fn waiting_for(&self, id: JobId) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.pool.acquire().await?, id, self.now()).await
+    }
+
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {
+        backlog::extent(&self.pool, backlog).await
+    }
+
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<JobId>, StoreError> {
+        backlog::page(&self.pool, backlog, range).await
+    }
+
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
         pulse::note_watched(&self.pool, &self.node, jobs).await
     }
 
+    async fn note_workers(&self, seen: &[Sighting]) -> Result<(), StoreError> {
+        workers::note(&self.pool, &self.node, seen).await
+    }
+
+    async fn workers(&self, within_ms: u64) -> Result<Vec<Worker>, StoreError> {
+        workers::list(&self.pool, within_ms).await
+    }
+
+    async fn cancels(&self, workers: &[WorkerName]) -> Result<Vec<(WorkerName, CancelSignal)>, StoreError> {
+        workers::cancels(&self.pool, workers, self.now()).await
+    }
+
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
+        self.be_present().await?;
         read::overdue(&self.pool, limit).await
     }
 
@@ -196,6 +261,7 @@ impl Store for PostgresStore {
         let asked = Instant::now();
         let at = pulse::pulse(&self.pool, &self.node).await?;
         self.clock.read(asked, at);
+        self.presence.shown();
         Ok(())
     }
 }

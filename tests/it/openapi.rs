@@ -8,7 +8,7 @@ use crate::harness::*;
 
 on_both_stores!(description_names_every_route_and_every_reference_resolves);
 
-const ROUTES: [(&str, &[&str]); 10] = [
+const ROUTES: [(&str, &[&str]); 14] = [
     ("/v1/jobs", &["get", "post"]),
     ("/v1/jobs/batch", &["post"]),
     ("/v1/jobs/{id}", &["get", "delete"]),
@@ -17,6 +17,10 @@ const ROUTES: [(&str, &[&str]); 10] = [
     ("/v1/jobs/{id}/result", &["get"]),
     ("/v1/jobs/{id}/cancel", &["post"]),
     ("/v1/jobs/{id}/retry", &["post"]),
+    ("/v1/queues", &["get"]),
+    ("/v1/queues/{q}", &["get", "patch"]),
+    ("/v1/queues/{q}/pause", &["post"]),
+    ("/v1/queues/{q}/resume", &["post"]),
     ("/livez", &["get"]),
     ("/readyz", &["get"]),
 ];

@@ -163,7 +163,7 @@ async fn lock_queues(
 }
 
 /// From live leases, never from a counter that could drift.
-async fn count_running(
+pub(super) async fn count_running(
     connection: &mut PgConnection,
     queues: &mut HashMap<QueueName, QueueState>,
 ) -> Result<(), StoreError> {
@@ -186,7 +186,7 @@ async fn count_running(
     Ok(())
 }
 
-async fn gather_rates(
+pub(super) async fn gather_rates(
     connection: &mut PgConnection,
     queues: &mut HashMap<QueueName, QueueState>,
     now: Timestamp,
@@ -207,8 +207,8 @@ async fn gather_rates(
     Ok(())
 }
 
-struct Hand<'a> {
-    connection: &'a mut PgConnection,
+pub(super) struct Hand<'a> {
+    pub(super) connection: &'a mut PgConnection,
 }
 
 impl Counter for Hand<'_> {
@@ -217,27 +217,29 @@ impl Counter for Hand<'_> {
     async fn pick(&mut self, pick: Pick<'_>) -> Result<Picked, StoreError> {
         // The kind is part of another index, and of every probe.
         let kind = if pick.kind.is_some() { "and r.kind = $8" } else { "and $8::text is null" };
+        // A lane that this claim has emptied already is none.
+        let unseen = "and ($7 = 0 or r.job_id <> all($5))";
         let sql = format!(
             "with recursive top as (
                  select r.rank, coalesce($3::json ->> r.rank::text, '') collate \"C\" as turn
                  from ready r where r.queue = $1 {kind} and r.rank >= $2 order by r.rank limit 1
              ), after (lane, found) as (
                  (select r.lane, case when r.lane = any($4) then 0 else 1 end from ready r
-                  where r.queue = $1 {kind} and r.rank = (select rank from top) and r.lane > (select turn from top) order by r.lane limit 1)
+                  where r.queue = $1 {kind} and r.rank = (select rank from top) and r.lane > (select turn from top) {unseen} order by r.lane limit 1)
                  union all
                  select n.lane, after.found + case when n.lane = any($4) then 0 else 1 end
                  from after, lateral (
                      select r.lane from ready r where r.queue = $1 {kind} and r.rank = (select rank from top)
-                         and r.lane > after.lane order by r.lane limit 1) n
+                         and r.lane > after.lane {unseen} order by r.lane limit 1) n
                  where after.found < $6
              ), before (lane, found) as (
                  (select r.lane, case when r.lane = any($4) then 0 else 1 end from ready r
-                  where r.queue = $1 {kind} and r.rank = (select rank from top) and r.lane <= (select turn from top) order by r.lane limit 1)
+                  where r.queue = $1 {kind} and r.rank = (select rank from top) and r.lane <= (select turn from top) {unseen} order by r.lane limit 1)
                  union all
                  select n.lane, before.found + case when n.lane = any($4) then 0 else 1 end
                  from before, lateral (
                      select r.lane from ready r where r.queue = $1 {kind} and r.rank = (select rank from top)
-                         and r.lane > before.lane and r.lane <= (select turn from top) order by r.lane limit 1) n
+                         and r.lane > before.lane and r.lane <= (select turn from top) {unseen} order by r.lane limit 1) n
                  where before.found < $6 - (select count(*) from after where lane <> all($4))
              ), lanes as (
                  select lane from after where lane <> all($4) union select lane from before where lane <> all($4)
@@ -247,8 +249,7 @@ impl Counter for Hand<'_> {
              select top.rank, share.heads, share.lanes, h.job_id, lanes.lane, h.run_at
              from top cross join share left join lanes on true left join lateral (
                  select r.job_id, r.run_at from ready r
-                 where r.queue = $1 {kind} and r.rank = top.rank and r.lane = lanes.lane
-                     and ($7 = 0 or r.job_id <> all($5))
+                 where r.queue = $1 {kind} and r.rank = top.rank and r.lane = lanes.lane {unseen}
                  order by r.run_at, r.job_id limit share.heads) h on true"
         );
         let seen: Vec<Uuid> = pick.seen.iter().map(|id| id.as_uuid()).collect();
