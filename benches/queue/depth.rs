@@ -24,24 +24,23 @@ pub async fn measure(store: &Store, postgres: &Postgres) {
     let (mut waiting, mut ended) = (0, 0);
     for depth in [1_000, 10_000, 100_000, 1_000_000].into_iter().filter(|depth| *depth <= deepest) {
         let begun = Instant::now();
-        workers::enqueue_by_thousands(server.address, depth - waiting).await;
-        note_rate("enqueue", depth - waiting, begun);
+        let enqueued = workers::enqueue_by_thousands(server.address, depth - waiting).await;
+        note_rate("enqueue", enqueued, begun);
+        waiting += enqueued;
         analyze(&server).await;
-        waiting = depth;
         row(&server, postgres, waiting, ended).await;
-        ended += 2 * CLAIMS;
-        waiting -= 2 * CLAIMS;
+        (waiting, ended) = (waiting - 2 * CLAIMS, ended + 2 * CLAIMS);
     }
     let begun = Instant::now();
+    // Those that were cut short with the last workers are leased still.
+    let all = [1, waiting - 50];
     let limit = Duration::from_secs(300);
-    let all = [1, waiting - 1];
     let done = workers::drain(server.address, Claiming::Ahead, 50, 0, all, limit, || ()).await;
     note_rate("end", done.jobs, begun);
-    ended += done.jobs + 1;
-    waiting -= done.jobs + 1;
-    workers::enqueue_by_thousands(server.address, 1_000).await;
+    (waiting, ended) = (waiting - done.jobs, ended + done.jobs);
+    waiting += workers::enqueue_by_thousands(server.address, 1_000).await;
     analyze(&server).await;
-    row(&server, postgres, waiting + 1_000, ended).await;
+    row(&server, postgres, waiting, ended).await;
 }
 
 fn note_rate(what: &str, jobs: usize, begun: Instant) {

@@ -172,11 +172,10 @@ impl Bench {
                 let server = Server::start(&store, &[]).await;
                 workers::enqueue_singly(server.address, WARM, 50).await;
                 let (began, begun) = (self.cpu(&server), Instant::now());
-                match batches {
+                let jobs = match batches {
                     false => workers::enqueue_singly(server.address, JOBS, 50).await,
                     true => workers::enqueue_by_thousands(server.address, 5 * JOBS).await,
-                }
-                let jobs = if batches { 5 * JOBS } else { JOBS };
+                };
                 let (time, mut cpu) = (begun.elapsed(), self.cpu(&server) - began);
                 if matches!(store, Store::Sqlite) {
                     cpu.database = Duration::ZERO;

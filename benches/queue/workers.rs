@@ -178,14 +178,17 @@ async fn work_ahead(
 }
 
 /// Enqueues so many jobs one by one, `in_flight` at a time.
-pub async fn enqueue_singly(address: SocketAddr, jobs: usize, in_flight: usize) {
+pub async fn enqueue_singly(address: SocketAddr, jobs: usize, in_flight: usize) -> usize {
     enqueue(address, jobs, in_flight, "/v1/jobs", SPEC, 202).await;
+    jobs
 }
 
-/// Enqueues so many jobs by thousands, two requests at a time.
-pub async fn enqueue_by_thousands(address: SocketAddr, jobs: usize) {
+/// Enqueues jobs by thousands, two requests at a time. Returns how many: at least as many as asked for.
+pub async fn enqueue_by_thousands(address: SocketAddr, jobs: usize) -> usize {
     let body = format!(r#"{{"jobs":[{}]}}"#, vec![SPEC; 1_000].join(","));
-    enqueue(address, jobs.div_ceil(1_000), 2, "/v1/jobs/batch", &body, 200).await;
+    let requests = jobs.div_ceil(1_000);
+    enqueue(address, requests, 2, "/v1/jobs/batch", &body, 200).await;
+    requests * 1_000
 }
 
 const SPEC: &str = r#"{"kind":"noop","payload":{}}"#;
