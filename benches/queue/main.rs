@@ -1,5 +1,5 @@
 //! The queue beside its peers, in one run: `cargo bench --bench queue`, or parts of it:
-//! `cargo bench --bench queue -- e2e latency`, for some of them: `… -- e2e milepost bullmq`.
+//! `cargo bench --bench queue -- e2e latency`, for some of them: `… -- e2e milepost postgres bullmq 50`.
 //!
 //! Parts: `e2e` (no-op jobs, waiting already, to their end; without and with three progress reports each), `enqueue`,
 //! `latency` (from enqueue to a worker that waits), `depth` (what a claim costs with 10^3 to 10^6 jobs waiting, and after
@@ -96,10 +96,12 @@ impl Bench {
     }
 
     fn stores(&self) -> Vec<Store> {
-        match self.wants_queue("milepost") {
-            true => vec![Store::Postgres(self.postgres.url.clone()), Store::Sqlite],
-            false => Vec::new(),
-        }
+        let mut stores = vec![Store::Postgres(self.postgres.url.clone()), Store::Sqlite];
+        stores.retain(|store| {
+            let name = store.to_string().to_lowercase();
+            self.wants_queue("milepost") && self.chosen(&["postgres", "sqlite"], &name)
+        });
+        stores
     }
 
     fn peers(&self) -> impl Iterator<Item = &'static Peer> {
@@ -118,6 +120,9 @@ impl Bench {
             );
             println!("|---|---|---|---|---|---|---|---|");
             for concurrency in [1, 10, 50] {
+                if !self.chosen(&["1", "10", "50"], &concurrency.to_string()) {
+                    continue;
+                }
                 for store in self.stores() {
                     for (claiming, setting) in [(Claiming::Singly, "claims of 1"), (Claiming::Ahead, "claims of 100")] {
                         let server = Server::start(&store, &[]).await;
