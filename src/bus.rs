@@ -8,6 +8,7 @@
 mod channel;
 mod frame;
 mod queues;
+mod signals;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,9 +17,11 @@ use std::time::{Duration, Instant};
 pub use channel::{Channel, OutputSoFar, Reading, Subscription};
 pub use frame::{Control, Frame, encode_replay};
 pub use queues::{News, QueueNews};
+pub use signals::{Listener, Signal, Signals};
 
 use crate::domain::{JobId, State};
 use crate::store::Committed;
+use crate::store::CommittedJob;
 
 /// How long a channel outlives its last watcher: a reload, or the next poll, finds it warm.
 const LINGER: Duration = Duration::from_secs(10);
@@ -29,6 +32,7 @@ pub struct Bus {
     /// A plain lock: it is held for a look-up or an insertion, never across an await or an encoding.
     channels: Mutex<HashMap<JobId, Arc<Channel>>>,
     queues: QueueNews,
+    signals: Signals,
 }
 
 impl Bus {
@@ -51,6 +55,7 @@ impl Bus {
             if let Some(channel) = self.channel(changed.job.id) {
                 channel.push(&changed.job, &changed.events);
             }
+            self.signals.note(changed);
             if let Some(news) = news(changed.job.state) {
                 self.queues.note(&changed.job.queue, news);
             }
@@ -67,9 +72,16 @@ impl Bus {
         &self.queues
     }
 
+    /// What workers are told.
+    pub fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
     /// Forgets channels that nobody has watched for a while. One shared tick calls this; channels have no timers.
     pub fn forget_idle(&self, now: Instant) {
-        self.lock().retain(|_, channel| channel.is_subscribed() || now.duration_since(channel.last_used()) < LINGER);
+        self.lock().retain(|_, channel| {
+            channel.is_subscribed() || channel.owes_news() || now.duration_since(channel.last_used()) < LINGER
+        });
     }
 
     /// What the store is to be told about who watches: jobs, and in how many milliseconds each is to be cancelled unless

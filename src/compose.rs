@@ -12,9 +12,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::config::serve::ServeSettings;
+use crate::domain::{QueueName, Refusal, Selection};
 use crate::http::App;
 use crate::server;
-use crate::service::{Gateway, maintenance};
+use crate::service::{Gateway, ServiceError, maintenance};
 use crate::store::{PostgresStore, SqliteStore, Store, StoreError};
 
 /// After the last connection is gone, what was accepted is still being stored for at most this long.
@@ -32,6 +33,9 @@ pub enum StartError {
     /// The database URL is of no known kind.
     #[error("DATABASE_URL must begin with postgres:// or sqlite:")]
     DatabaseUrl,
+    /// A queue cannot be purged.
+    #[error("queue {0} cannot be purged: {1}")]
+    Purge(QueueName, ServiceError),
     /// The address cannot be listened on.
     #[error("cannot listen on {0:?}: {1}")]
     Listen(Vec<SocketAddr>, std::io::Error),
@@ -68,6 +72,8 @@ pub async fn serve(settings: ServeSettings, ready: impl FnOnce(SocketAddr)) -> R
     let address = listener.local_addr().map_err(|error| StartError::Listen(settings.listen.clone(), error))?;
     let store = open_store(&settings).await?;
     let (gateway, committers) = Gateway::start(store, settings.limits, settings.service);
+    gateway.read_defaults().await?;
+    purge(&gateway, settings.purge_on_start).await?;
     let maintenance = tokio::spawn(maintain(gateway.clone()));
     let app = App::new(gateway.clone(), settings.http);
     ready(address);
@@ -91,9 +97,22 @@ pub async fn serve(settings: ServeSettings, ready: impl FnOnce(SocketAddr)) -> R
     };
     server::serve(listener, app, settings.server, shutdown, impatience).await;
     let _ = maintenance.await;
-    drop(gateway);
-    finish(committers).await;
+    finish(gateway, committers).await;
     info!("stopped");
+    Ok(())
+}
+
+/// Cancels what was left waiting in queues whose jobs are of no use after a restart.
+async fn purge(gateway: &Gateway, queues: Vec<QueueName>) -> Result<(), StartError> {
+    for queue in queues {
+        match gateway.purge(queue.clone(), &Selection::default(), "--purge-on-start").await {
+            Ok(jobs) => info!(%queue, jobs, "purged at start"),
+            Err(ServiceError::Refused(Refusal::QueueNotFound)) => {
+                info!(%queue, "nothing to purge at start: nobody has heard of this queue yet");
+            }
+            Err(error) => return Err(StartError::Purge(queue, error)),
+        }
+    }
     Ok(())
 }
 
@@ -105,9 +124,14 @@ async fn maintain(gateway: Gateway) {
     }
 }
 
-/// Waits for the committers: they end when nobody can hand anything in any more, and all of it is stored.
-async fn finish(committers: Vec<tokio::task::JoinHandle<()>>) {
+/// Lets the gateway go and waits for the committers: they end when nobody can hand anything in any more, and all of it
+/// is stored.
+async fn finish(gateway: Gateway, committers: Vec<tokio::task::JoinHandle<()>>) {
     let all = async {
+        if let Err(error) = gateway.store_statistics().await {
+            warn!(%error, "the statistics of the last second are lost");
+        }
+        drop(gateway);
         for committer in committers {
             let _ = committer.await;
         }

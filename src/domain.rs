@@ -20,18 +20,24 @@ mod queue;
 mod refusal;
 pub mod rules;
 mod spec;
+mod statistics;
 mod time;
+pub mod waiting;
 
-pub use cancel::CancelRequest;
+pub use cancel::{CancelRequest, CancelSignal};
 pub use claim::{ClaimRequest, WorkerName};
 pub use event::{Event, EventType, NewEvent, UserType};
+pub use fields::check_no_fields;
 pub use id::JobId;
 pub use job::{Job, Progress, State};
 pub use json::{Json, ParseError, body_hash, parse_json};
 pub use lease::LeaseSecret;
 pub use limits::Limits;
-pub use queue::{Defaults, Pause, QueueSettings, RateLimit, Selection, SettingsPatch, parse_pause};
+pub use queue::{
+    Defaults, Pause, Queue, QueueChange, QueueCounts, QueueSettings, RateLimit, Selection, SettingsPatch, parse_pause,
+};
 pub use refusal::Refusal;
 pub use rules::{Clocks, Ending, Handouts, Record};
 pub use spec::{Backoff, OnConflict, Policy, QueueName, Spec};
+pub use statistics::{Observation, Percentiles, QueueSlot, QueueStatistics, Tally, observe, oldest_slot, slot_of};
 pub use time::Timestamp;

@@ -6,16 +6,20 @@
 mod access;
 mod append;
 mod assets;
+mod backlog;
 mod claims;
 mod error;
 mod events;
 mod extract;
 mod jobs;
 mod operations;
+mod queues;
 mod reads;
 mod schema;
+mod signals;
 mod stream;
 mod unread;
+mod workers;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -38,7 +42,7 @@ use utoipa_axum::routes;
 
 pub use access::Origins;
 pub use error::ApiError;
-pub use stream::Live;
+pub use stream::{Live, Topic};
 use unread::Unread;
 
 use crate::service::Gateway;
@@ -129,6 +133,14 @@ impl Gateway {
             .routes(routes!(jobs::cancel_job))
             .routes(routes!(jobs::retry_job))
             .routes(routes!(claims::claim_jobs))
+            .routes(routes!(queues::list_queues))
+            .routes(routes!(queues::get_queue, queues::set_queue))
+            .routes(routes!(queues::pause_queue))
+            .routes(routes!(queues::resume_queue))
+            .routes(routes!(backlog::purge_queue))
+            .routes(routes!(backlog::redrive_queue))
+            .routes(routes!(workers::list_workers))
+            .routes(routes!(signals::get_signals))
             .routes(routes!(operations::get_livez))
             .routes(routes!(operations::get_readyz))
             .routes(routes!(operations::get_openapi))
@@ -160,8 +172,8 @@ impl Gateway {
     }
 }
 
-/// Around every request. A bug in one is that request's trouble: a 500 that says nothing from inside. Every answer about
-/// a log, whoever gives it, says what it depends on. And a client that is still writing sees its answer.
+/// Around every request. A bug in one is that request's trouble: a 500 that says nothing from inside. Every answer
+/// that may be a stream or not, whoever gives it, says what it depends on. And a client that is still writing sees its answer.
 async fn guard(request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let wants_stream = extract::accepts_stream(request.headers());
@@ -175,7 +187,7 @@ async fn guard(request: Request, next: Next) -> Response {
             stream::answer_trouble(ApiError::internal(&request_id), wants_stream)
         }
     };
-    if path.ends_with("/events") {
+    if path.ends_with("/events") || path.ends_with("/signals") {
         response.headers_mut().insert(VARY, reads::VARY_ON);
     }
     unread.drop_rest(response.status()).await;
@@ -186,6 +198,9 @@ async fn guard(request: Request, next: Next) -> Response {
 fn url(settings: &HttpSettings, path: &str) -> String {
     format!("{}{}{path}", settings.public_url.as_deref().unwrap_or_default(), settings.base_path)
 }
+
+/// Who acts, while there are no credentials.
+const ANYBODY: &str = "anonymous";
 
 type ApiResult = Result<Response, ApiError>;
 

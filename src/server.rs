@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use crate::http::{App, Live};
+use crate::http::{App, Live, Topic};
 use activity::{Activity, Watched};
 use patient::Patient;
 
@@ -113,7 +113,10 @@ async fn connection(socket: TcpStream, app: App, settings: ServerSettings, mut d
         async move {
             let response = app.answer(request).await;
             let stream = response.extensions().get::<Live>().map(|live| {
-                debug!(job.id = %live.job, cursor = live.cursor, "a stream begins");
+                match &live.topic {
+                    Topic::Job { id, cursor } => debug!(job.id = %id, cursor, "a stream begins"),
+                    Topic::Worker(worker) => debug!(worker = worker.as_str(), "a worker listens"),
+                }
                 being_answered.becomes_stream()
             });
             Ok::<_, Infallible>(response.map(|body| Watched::new(body, stream)))

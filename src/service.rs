@@ -3,6 +3,7 @@
 //! [`Gateway`] is the face of this layer. Writes go through the `journal` (group commit), reads of one job's log
 //! through [`Follow`], whatever the transport; [`maintenance`] lets time pass.
 
+mod backlog;
 mod claims;
 mod defaults;
 mod enqueue;
@@ -11,7 +12,10 @@ mod follow;
 mod gateway;
 mod journal;
 pub mod maintenance;
+mod queues;
 mod reads;
+mod signals;
+mod workers;
 
 pub use claims::Delivery;
 pub use enqueue::Enqueued;
@@ -19,6 +23,8 @@ pub use error::ServiceError;
 pub use follow::{Cursor, Follow, Opening, Reader, ResetReason, Step};
 pub use gateway::{Gateway, Settings};
 pub use journal::{Appended, CancelAnswer};
+pub use queues::QueueReport;
 pub use reads::{EventPage, JobPage};
+pub use signals::Told;
 
-pub use crate::store::{Idempotency, Taken};
+pub use crate::store::{Idempotency, Taken, Worker};

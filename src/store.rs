@@ -6,6 +6,7 @@
 //!
 //! Two implementations with the same behaviour: [`PostgresStore`] for production, [`SqliteStore`] embedded.
 
+mod backlog;
 mod claim;
 mod clock;
 mod error;
@@ -16,17 +17,25 @@ mod schema;
 mod sqlite;
 #[cfg(test)]
 mod tests;
+mod waiting;
+mod workers;
 
 use async_trait::async_trait;
 
+pub use backlog::{Backlog, BacklogExtent, BacklogJob, BacklogPart, BacklogRange};
 pub use claim::{Claimed, Taken, Wish, WishAnswer};
 pub use error::StoreError;
 use error::is_conflict;
 pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
+pub use workers::{HeldJob, Sighting, Worker};
 
 use crate::domain::rules::Step;
-use crate::domain::{Clocks, Event, Job, JobId, Json, LeaseSecret, QueueName, Record, State, Timestamp};
+use crate::domain::waiting::WaitingFor;
+use crate::domain::{
+    CancelSignal, Clocks, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot,
+    Record, State, Timestamp, WorkerName,
+};
 
 /// What both stores can do. Every method is one statement or one named transaction.
 #[async_trait]
@@ -69,9 +78,44 @@ pub trait Store: Send + Sync + 'static {
     /// Lists jobs, newest first.
     async fn list(&self, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError>;
 
+    /// Queues with their counts, by name: all of them, or one.
+    async fn queues(&self, only: Option<&QueueName>) -> Result<Vec<Queue>, StoreError>;
+
+    /// What queues give to specs that leave it out; a queue that is missing gives nothing. Cheap.
+    async fn queue_defaults(&self) -> Result<Vec<(QueueName, Defaults)>, StoreError>;
+
+    /// Changes a queue under its lock; `false`: there is no such queue, and the change makes none.
+    async fn change_queue(&self, name: &QueueName, change: &QueueChange) -> Result<bool, StoreError>;
+
+    /// Stores this node's slots of statistics, whole: what it stored of a slot before is replaced.
+    async fn store_statistics(&self, slots: &[QueueSlot]) -> Result<(), StoreError>;
+
+    /// What other nodes stored of these queues, and this one before it was last started, from slot `since` on.
+    async fn statistics(&self, queues: &[&QueueName], since: i64) -> Result<Vec<QueueSlot>, StoreError>;
+
+    /// Reads a job, and says what it waits for, if it waits. `None`: there is no such job. `is_asked_for`: somebody has
+    /// asked for work like it, whether or not the store was told already.
+    async fn waiting_for(&self, id: JobId, is_asked_for: bool)
+    -> Result<Option<(Job, Option<WaitingFor>)>, StoreError>;
+
+    /// How far a queue's backlog reaches.
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError>;
+
+    /// Jobs of a backlog, oldest first.
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<BacklogJob>, StoreError>;
+
     /// Notes that jobs are watched on this node: unless it is said again, each is cancelled after its number of
     /// milliseconds from now.
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError>;
+
+    /// Notes who asks for work on this node.
+    async fn note_workers(&self, seen: &[Sighting]) -> Result<(), StoreError>;
+
+    /// Who was seen within so many milliseconds or holds a job, by name.
+    async fn workers(&self, within_ms: u64) -> Result<Vec<Worker>, StoreError>;
+
+    /// Which runs of these workers have been asked to stop, and how long each may still take.
+    async fn cancels(&self, workers: &[WorkerName]) -> Result<Vec<(WorkerName, CancelSignal)>, StoreError>;
 
     /// Jobs for which an instant has passed: TTL, deadline, silence, the grace of a cancel, nobody watching. A bounded
     /// number.
@@ -80,7 +124,8 @@ pub trait Store: Send + Sync + 'static {
     /// Jobs that ended more than `keep_ms` ago, with their seq. A bounded number, oldest first.
     async fn retired(&self, keep_ms: u64, limit: u32) -> Result<Vec<(JobId, u64)>, StoreError>;
 
-    /// Forgets old idempotency keys, and keeps storage in shape (partitions are made ahead, empty old ones dropped).
+    /// Forgets what means nothing any more (idempotency keys, rates, workers, statistics), and keeps storage in shape
+    /// (partitions are made ahead, empty old ones dropped).
     async fn tidy(&self, keep_ms: u64) -> Result<(), StoreError>;
 
     /// This node's pulse, to be called every second: proves that the write path works, by writing, and reads the clock.
@@ -94,6 +139,9 @@ pub const OUTAGE_MS: u64 = 3_000;
 
 /// How long an idempotency key is remembered, in milliseconds: 24 hours.
 pub const IDEMPOTENCY_MS: u64 = 24 * 60 * 60 * 1_000;
+
+/// A worker that has not asked for work for so long is forgotten, in milliseconds: an hour.
+const WORKER_MS: u64 = 60 * 60 * 1_000;
 
 /// An idempotency key in its scope (credential and route, or one job's appends).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -235,6 +283,11 @@ impl Change {
         self.before.as_ref().map(|job| job.state)
     }
 
+    /// When the run began that was on before the change.
+    fn run_began_at(&self) -> Option<Timestamp> {
+        self.before.as_ref().filter(|job| job.state == State::Running)?.started_at
+    }
+
     /// Where the job waited, if it no longer waits there.
     fn leaves(&self) -> Option<Waiting> {
         let before = self.before.as_ref().and_then(Waiting::of)?;
@@ -366,6 +419,8 @@ pub struct Committed {
 pub struct CommittedJob {
     /// The state after the events.
     pub job: Job,
+    /// When the run began that was on before them.
+    pub began_at: Option<Timestamp>,
     /// The new events, in order.
     pub events: Vec<Event>,
     /// The run that somebody else ended.
@@ -387,6 +442,7 @@ impl Committed {
             .filter(|change| !change.step.events.is_empty())
             .map(|change| CommittedJob {
                 job: change.job().clone(),
+                began_at: change.run_began_at(),
                 events: change.step.events.clone(),
                 revoked: change.revoked(),
             })
@@ -442,6 +498,8 @@ pub struct JobFilter {
     pub kind: Option<String>,
     /// About this.
     pub subject: Option<String>,
+    /// Failed, with this error code.
+    pub error_code: Option<String>,
     /// In one of these states.
     pub states: Vec<State>,
     /// Not ended.

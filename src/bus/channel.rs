@@ -266,6 +266,13 @@ impl Channel {
         None
     }
 
+    /// Whether the store still believes that somebody watches. A channel that were forgotten now could not tell it
+    /// otherwise, and the job would outlive its last watcher by what the store was promised.
+    pub(super) fn owes_news(&self) -> bool {
+        let audience = &self.lock().audience;
+        audience.unwatched_ms.is_some() && (audience.told.is_some() || audience.news)
+    }
+
     pub(super) fn last_used(&self) -> Instant {
         self.lock().last_used
     }

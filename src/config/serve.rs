@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use thiserror::Error;
 
-use crate::domain::Limits;
+use crate::domain::{Limits, QueueName};
 use crate::http::HttpSettings;
 use crate::server::ServerSettings;
 use crate::service::Settings;
@@ -63,6 +63,9 @@ pub struct ServeArgs {
     /// How long ended jobs are kept, such as 7d or 12h
     #[arg(long, env = "MILEPOST_KEEP", default_value = "7d", value_parser = humantime::parse_duration, value_name = "TIME")]
     pub keep: Duration,
+    /// Cancel whatever waits in these queues before the first request is served
+    #[arg(long, env = "MILEPOST_PURGE_ON_START", value_delimiter = ',', value_name = "QUEUE")]
+    pub purge_on_start: Vec<String>,
     /// Where the gateway is reached from outside: URLs in answers become absolute
     #[arg(long, env = "MILEPOST_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<String>,
@@ -92,6 +95,8 @@ pub struct ServeSettings {
     pub database_url: Option<String>,
     /// Connections to it at most.
     pub connections: u32,
+    /// Queues to empty before the first request is served.
+    pub purge_on_start: Vec<QueueName>,
     /// What callers may store.
     pub limits: Limits,
     /// For the service.
@@ -113,6 +118,9 @@ pub enum ConfigError {
         "--listen {0}: other machines could reach it, and without keys anybody there could do anything; use a loopback address"
     )]
     NotLoopback(String),
+    /// The name of a queue is none.
+    #[error("--purge-on-start {0}: not the name of a queue, which must match [A-Za-z0-9._-]{{1,64}}")]
+    QueueName(String),
     /// The public URL is none.
     #[error("--public-url {0}: must be an http or https URL without query")]
     PublicUrl(String),
@@ -144,6 +152,8 @@ impl ServeArgs {
                 Some(url.strip_suffix(base_path.as_str()).unwrap_or(url).to_owned())
             }
         };
+        let purged = self.purge_on_start.into_iter().filter(|name| !name.is_empty());
+        let purge_on_start = purged.map(|name| QueueName::parse(&name).ok_or(ConfigError::QueueName(name)));
         let database_url =
             self.database_url.or_else(|| std::env::var("DATABASE_URL").ok()).filter(|url| !url.is_empty());
         Ok(ServeSettings {
@@ -151,6 +161,7 @@ impl ServeArgs {
             data_dir: self.data_dir,
             database_url,
             connections: self.pool,
+            purge_on_start: purge_on_start.collect::<Result<_, _>>()?,
             limits: Limits {
                 payload_bytes: self.max_payload,
                 event_bytes: self.max_event,

@@ -1,10 +1,24 @@
-//! What a caller says with a cancel.
+//! What a caller says with a cancel, and what the worker is told.
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::fields::Fields;
 use super::rules::DEFAULT_GRACE_MS;
-use super::{Refusal, spec};
+use super::{JobId, Refusal, spec};
+
+/// A run was asked to stop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CancelSignal {
+    /// The job.
+    pub job: JobId,
+    /// The run that is asked; a later one is not.
+    pub run: u64,
+    /// Why, if that was said.
+    pub reason: Option<String>,
+    /// How long it may still take to stop by itself, in milliseconds.
+    pub grace_ms: u64,
+}
 
 /// `{"reason","grace_ms"}`, both optional.
 #[derive(Clone, Debug)]

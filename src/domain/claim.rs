@@ -1,5 +1,7 @@
 //! What a worker says when it asks for work.
 
+use std::borrow::Borrow;
+
 use serde_json::Value;
 
 use super::fields::Fields;
@@ -41,6 +43,13 @@ impl WorkerName {
 
     /// The name.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A map by name is asked with a name as the store has it.
+impl Borrow<str> for WorkerName {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{JobId, QueueSettings, Timestamp};
+use super::{JobId, QueueSettings, RateLimit, Timestamp};
 
 /// A queue as a claim finds it, under its lock.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +30,39 @@ pub struct QueueState {
     pub served: bool,
 }
 
+/// What keeps a job from being handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bar {
+    /// An operator stopped the queue.
+    Paused,
+    /// A worker said that it had better wait.
+    Held {
+        /// Until then.
+        until: Timestamp,
+    },
+    /// All of the queue's slots are taken.
+    Concurrency {
+        /// Slots taken.
+        running: u64,
+        /// Slots there are.
+        limit: u32,
+    },
+    /// All slots of its lane are taken.
+    ConcurrencyPerKey {
+        /// Slots taken.
+        running: u64,
+        /// Slots there are.
+        limit: u32,
+    },
+    /// The queue, or its lane, is ahead of its rate.
+    Rate {
+        /// The rate.
+        rate: RateLimit,
+        /// Until then.
+        until: Timestamp,
+    },
+}
+
 fn micros(now: Timestamp) -> i64 {
     now.as_millis() * 1_000
 }
@@ -40,9 +73,38 @@ fn at_or_after(us: i64) -> Timestamp {
 }
 
 impl QueueState {
+    /// The first thing that keeps a job of this lane from being handed out now.
+    pub fn bar(&self, lane: &str, now: Timestamp) -> Option<Bar> {
+        let slots = || {
+            let limit = self.settings.concurrency.filter(|limit| self.running >= u64::from(*limit))?;
+            Some(Bar::Concurrency { running: self.running, limit })
+        };
+        self.stop(now).or_else(slots).or_else(|| self.lack_of_slots(lane)).or_else(|| self.haste(lane, now))
+    }
+
+    fn stop(&self, now: Timestamp) -> Option<Bar> {
+        let held = self.held_until.filter(|until| *until > now).map(|until| Bar::Held { until });
+        if self.paused { Some(Bar::Paused) } else { held }
+    }
+
+    /// As far as the limit per key is concerned, which does not bind those without a key.
+    fn lack_of_slots(&self, lane: &str) -> Option<Bar> {
+        let running = self.running_by_lane.get(lane).copied().unwrap_or(0);
+        let limit = self.settings.concurrency_per_key.filter(|limit| running >= u64::from(*limit))?;
+        (!lane.is_empty()).then_some(Bar::ConcurrencyPerKey { running, limit })
+    }
+
+    /// The same for a rate per key.
+    fn haste(&self, lane: &str, now: Timestamp) -> Option<Bar> {
+        let rate = self.settings.rate_limit.filter(|rate| !rate.per_key || !lane.is_empty())?;
+        let ahead = if rate.per_key { self.ahead_by_lane.get(lane).copied() } else { self.ahead_until_us };
+        let ahead = ahead.filter(|ahead| rate.room(Some(*ahead), micros(now)) == 0)?;
+        Some(Bar::Rate { rate, until: at_or_after(rate.next_us(ahead)) })
+    }
+
     /// How many jobs may be handed out now, as far as the queue as a whole is concerned.
     pub fn room(&self, now: Timestamp) -> u64 {
-        if self.paused || self.held_until.is_some_and(|until| until > now) {
+        if self.stop(now).is_some() {
             return 0;
         }
         let slots = self.settings.concurrency.map(|limit| u64::from(limit).saturating_sub(self.running));
@@ -73,21 +135,13 @@ impl QueueState {
 
     /// Lanes that may not be served now.
     pub fn full_lanes(&self, now: Timestamp) -> Vec<String> {
+        let has_rate = self.settings.rate_limit.is_some_and(|rate| rate.per_key);
+        let is_full = |lane: &str| self.lack_of_slots(lane).is_some() || has_rate && self.haste(lane, now).is_some();
         let lanes = self.running_by_lane.keys().chain(self.ahead_by_lane.keys());
-        let mut full: Vec<String> = lanes.filter(|lane| !self.is_open(lane, now)).cloned().collect();
+        let mut full: Vec<String> = lanes.filter(|lane| is_full(lane)).cloned().collect();
         full.sort();
         full.dedup();
         full
-    }
-
-    fn is_open(&self, lane: &str, now: Timestamp) -> bool {
-        if lane.is_empty() {
-            return true;
-        }
-        let running = self.running_by_lane.get(lane).copied().unwrap_or(0);
-        let rate = self.settings.rate_limit.filter(|rate| rate.per_key);
-        self.settings.concurrency_per_key.is_none_or(|limit| running < u64::from(limit))
-            && rate.is_none_or(|rate| rate.room(self.ahead_by_lane.get(lane).copied(), micros(now)) > 0)
     }
 
     /// The lane served last at this rank.
@@ -97,7 +151,7 @@ impl QueueState {
 
     /// Hands one job of a lane out, if the settings let it through, and remembers it.
     pub fn admit(&mut self, rank: i32, lane: &str, now: Timestamp) -> bool {
-        if self.room(now) == 0 || !self.is_open(lane, now) {
+        if self.bar(lane, now).is_some() {
             return false;
         }
         self.running += 1;

@@ -102,6 +102,11 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Checks the body of a request that says everything by its path: an object without fields.
+pub fn check_no_fields(value: Value) -> Result<(), Refusal> {
+    Fields::of(value, "")?.finish()
+}
+
 /// The number a JSON value is, if it is one and fits a finite double (`1e999` does not). −0 becomes 0.
 pub(super) fn finite(value: &Value) -> Option<f64> {
     match value {

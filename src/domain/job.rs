@@ -14,6 +14,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Number, Value};
 
+use super::waiting::WaitingFor;
 use super::{Event, EventType, JobId, Json, QueueName, Refusal, Timestamp};
 
 /// Where a job stands.
@@ -442,10 +443,12 @@ struct Document<'a> {
     meta: &'a Json,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a Json>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_for: Option<&'a Option<WaitingFor>>,
 }
 
 impl Job {
-    fn document<'a>(&'a self, payload: Option<&'a Json>) -> Document<'a> {
+    fn document(&self) -> Document<'_> {
         Document {
             id: self.id,
             queue: &self.queue,
@@ -470,18 +473,28 @@ impl Job {
             finished_at: self.finished_at,
             updated_at: self.updated_at,
             meta: &self.meta,
-            payload,
+            payload: None,
+            waiting_for: None,
         }
     }
 
     /// The state document with the job's payload beside it (`?include=payload`).
     pub fn with_payload<'a>(&'a self, payload: &'a Json) -> impl Serialize + 'a {
-        self.document(Some(payload))
+        Document { payload: Some(payload), ..self.document() }
+    }
+
+    /// The state document with what the job waits for beside it (`?include=waiting`), and possibly its payload.
+    pub fn with_reason<'a>(
+        &'a self,
+        waiting_for: &'a Option<WaitingFor>,
+        payload: Option<&'a Json>,
+    ) -> impl Serialize + 'a {
+        Document { payload, waiting_for: Some(waiting_for), ..self.document() }
     }
 }
 
 impl Serialize for Job {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.document(None).serialize(serializer)
+        self.document().serialize(serializer)
     }
 }

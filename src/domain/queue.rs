@@ -1,11 +1,11 @@
-//! A queue's settings: what its jobs get that leave it out, and how fast they are handed out.
+//! A queue: its settings (what its jobs get that leave it out, and how fast they are handed out), and how it stands.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::fields::Fields;
 use super::spec::{self, Backoff};
-use super::{Refusal, Timestamp};
+use super::{QueueName, Refusal, Timestamp};
 
 /// Everything that an operator sets. Each part is absent until somebody sets it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,6 +30,69 @@ pub struct Pause {
     pub reason: Option<String>,
     /// When.
     pub at: Timestamp,
+}
+
+/// A queue as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Queue {
+    /// Its name.
+    pub name: QueueName,
+    /// Nothing is handed out while it is paused.
+    pub paused: Option<Pause>,
+    /// What the operator set.
+    #[serde(flatten)]
+    pub settings: QueueSettings,
+    /// Nothing is handed out until then: a worker said so. Only if that is still to come.
+    pub held_until: Option<Timestamp>,
+    /// Its jobs.
+    pub counts: QueueCounts,
+    /// Since when the job has been claimable that has waited longest.
+    pub oldest_queued_at: Option<Timestamp>,
+}
+
+/// How many of a queue's jobs are where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct QueueCounts {
+    /// Wait for their `run_at`.
+    pub scheduled: u64,
+    /// Claimable now, after whatever wait.
+    pub queued: u64,
+    /// A run is on; those of outside runners, too.
+    pub running: u64,
+    /// Wait for their back-off to pass.
+    pub retrying: u64,
+    /// The dead letters.
+    pub failed: u64,
+}
+
+/// What an operator does to a queue.
+#[derive(Clone, Debug)]
+pub enum QueueChange {
+    /// Other settings.
+    Set(SettingsPatch),
+    /// Hand nothing out. A queue that is paused already is paused anew: the last word counts.
+    Pause(Pause),
+    /// Hand out again.
+    Resume,
+}
+
+impl QueueChange {
+    /// Whether a queue that is not there comes into being by it.
+    pub fn creates(&self) -> bool {
+        match self {
+            Self::Set(_) | Self::Pause(_) => true,
+            Self::Resume => false,
+        }
+    }
+
+    /// Settings and pause after the change.
+    pub fn apply(&self, settings: &QueueSettings, paused: Option<Pause>) -> (QueueSettings, Option<Pause>) {
+        match self {
+            Self::Set(patch) => (patch.apply(settings).expect("a patch was checked when it was read"), paused),
+            Self::Pause(pause) => (settings.clone(), Some(pause.clone())),
+            Self::Resume => (settings.clone(), None),
+        }
+    }
 }
 
 /// Fields of a spec, for those that leave them out.

@@ -26,6 +26,9 @@ pub enum Refusal {
     /// There is no such job (any more).
     #[error("there is no job with this id")]
     JobNotFound,
+    /// There is no such queue.
+    #[error("there is no queue of this name")]
+    QueueNotFound,
     /// The job has ended, and this needs one that has not.
     #[error("the job has already ended as {0}")]
     JobTerminal(State),
@@ -66,6 +69,7 @@ impl Refusal {
             Self::Invalid { pointer, detail } => Self::Invalid { pointer: format!("{prefix}{pointer}"), detail },
             Self::TooLarge { pointer, detail } => Self::TooLarge { pointer: format!("{prefix}{pointer}"), detail },
             other @ (Self::JobNotFound
+            | Self::QueueNotFound
             | Self::JobTerminal(_)
             | Self::NotFinished(_)
             | Self::LeaseLost

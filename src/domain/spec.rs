@@ -27,6 +27,11 @@ impl QueueName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether it belongs to the gateway: callers put nothing into it and change nothing about it.
+    pub fn is_ours(&self) -> bool {
+        self.0.starts_with("milepost.")
+    }
 }
 
 impl Default for QueueName {
@@ -147,7 +152,7 @@ impl Spec {
     pub fn parse(value: Value, limits: &Limits) -> Result<Self, Refusal> {
         let mut fields = Fields::of(value, "")?;
         let queue = queue_name(&mut fields, "queue")?.unwrap_or_default();
-        if queue.as_str().starts_with("milepost.") {
+        if queue.is_ours() {
             return fields.wrong("queue", "queues that begin with `milepost.` belong to the gateway");
         }
         let Some(kind) = queue_name(&mut fields, "kind")? else {

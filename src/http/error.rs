@@ -176,6 +176,7 @@ impl From<Refusal> for ApiError {
             Refusal::Invalid { pointer, detail } => Self::invalid_request(detail).at(pointer),
             Refusal::TooLarge { pointer, detail } => Self::too_large(detail).at(pointer),
             Refusal::JobNotFound => Self::new(StatusCode::NOT_FOUND, "job_not_found", "There is no such job", detail),
+            Refusal::QueueNotFound => Self::new(StatusCode::NOT_FOUND, "not_found", "There is no such queue", detail),
             Refusal::NoResult => Self::new(StatusCode::NOT_FOUND, "no_result", "The job has no result", detail),
             Refusal::JobTerminal(state) => {
                 conflict("job_terminal", "The job has ended").with_member("state", state.as_str())

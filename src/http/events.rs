@@ -61,7 +61,7 @@ const KNOWN: [&str; 5] = ["after", "limit", "wait", "unnamed", "token"];
 async fn open_stream(api: &Api, id: JobId, query: Option<&str>, headers: &HeaderMap) -> ApiResult {
     let params = Params::of(query, &KNOWN)?;
     let unnamed = params.flag("unnamed")?;
-    stream::open(api, id, stream_cursor(&params, headers), unnamed).await
+    stream::log::open(api, id, stream_cursor(&params, headers), unnamed).await
 }
 
 async fn get_page(api: &Api, id: JobId, query: Option<&str>, headers: &HeaderMap) -> ApiResult {

@@ -1,6 +1,7 @@
 //! Takes requests apart, strictly: what is wrong is named, what is unknown is refused.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -14,7 +15,9 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
-use crate::domain::{JobId, ParseError, Refusal, Timestamp, body_hash, parse_json};
+use crate::domain::{
+    JobId, ParseError, QueueName, Refusal, Timestamp, WorkerName, body_hash, check_no_fields, parse_json,
+};
 use crate::service::{Cursor, Idempotency};
 use crate::store::RequestKey;
 
@@ -29,6 +32,51 @@ impl<S: Send + Sync> FromRequestParts<S> for JobPath {
         let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| not_found())?;
         let id = params.iter().find(|(name, _)| *name == "id").map(|(_, value)| value);
         id.and_then(JobId::parse).map(JobPath).ok_or_else(not_found)
+    }
+}
+
+/// The queue that a path names; `None`: what it names can be no queue.
+pub struct QueuePath(Option<QueueName>);
+
+impl QueuePath {
+    /// For what needs a queue that is there: 404 `not_found`.
+    pub fn known(self) -> Result<QueueName, ApiError> {
+        self.0.ok_or_else(|| Refusal::QueueNotFound.into())
+    }
+
+    /// For what would make the queue, which must then have a name that callers may give: 422.
+    pub fn nameable(self) -> Result<QueueName, ApiError> {
+        match self.0 {
+            None => Err(ApiError::invalid_request("the path must name a queue: [A-Za-z0-9._-]{1,64}")),
+            Some(name) if name.is_ours() => {
+                Err(ApiError::invalid_request("queues that begin with `milepost.` belong to the gateway"))
+            }
+            Some(name) => Ok(name),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for QueuePath {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
+        let params = RawPathParams::from_request_parts(parts, state).await.ok();
+        let name = |params: &RawPathParams| params.iter().find(|(name, _)| *name == "q").map(|(_, q)| q.to_owned());
+        Ok(Self(params.as_ref().and_then(name).and_then(|name| QueueName::parse(&name))))
+    }
+}
+
+/// The worker that a path names. What is no name: 422.
+pub struct WorkerPath(pub WorkerName);
+
+impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let wrong = || ApiError::invalid_request("a worker's name must match [A-Za-z0-9._:@-]{1,128}");
+        let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| wrong())?;
+        let name = params.iter().find(|(name, _)| *name == "worker").map(|(_, value)| value);
+        name.and_then(WorkerName::parse).map(WorkerPath).ok_or_else(wrong)
     }
 }
 
@@ -200,6 +248,11 @@ pub async fn optional_json_body(headers: &HeaderMap, body: Body, limit: usize) -
         return Ok(Value::Object(Map::new()));
     }
     json_body(headers, Body::from(bytes), limit).await
+}
+
+/// Reads the body of a request that says everything by its path: nothing at all, or an object without fields.
+pub async fn no_fields(headers: &HeaderMap, body: Body, limit: usize) -> Result<(), ApiError> {
+    Ok(check_no_fields(optional_json_body(headers, body, limit).await?)?)
 }
 
 /// A body that stops arriving for this long is given up.

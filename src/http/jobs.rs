@@ -9,16 +9,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::error::ApiError;
-use super::extract::{JobPath, Params, idempotency, json_body, optional_json_body};
-use super::{Api, ApiResult, HttpSettings, json_response, schema, url};
+use super::extract::{JobPath, Params, idempotency, json_body, no_fields, optional_json_body};
+use super::{ANYBODY, Api, ApiResult, HttpSettings, json_response, schema, url};
 use crate::domain::{CancelRequest, Job, JobId, Refusal, Spec};
 use crate::service::{CancelAnswer, Enqueued, ServiceError};
 
 /// Specs in one batch.
 const MAX_BATCH: usize = 1_000;
-
-/// Who acts, while there are no credentials.
-const ANYBODY: &str = "anonymous";
 
 #[derive(Serialize)]
 struct Urls {
@@ -201,10 +198,7 @@ pub(super) async fn retry_job(
     body: Body,
 ) -> ApiResult {
     Params::of(query.as_deref(), &[])?;
-    let body = optional_json_body(&headers, body, api.settings.max_body).await?;
-    if body.as_object().is_none_or(|fields| !fields.is_empty()) {
-        return Err(ApiError::invalid_request("takes no fields").at(""));
-    }
+    no_fields(&headers, body, api.settings.max_body).await?;
     let job = api.gateway.retry(id, ANYBODY.to_owned()).await?;
     Ok((StatusCode::ACCEPTED, json_response(&job)).into_response())
 }

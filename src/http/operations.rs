@@ -23,7 +23,7 @@ impl Described {
     pub fn new(description: &OpenApi, base_path: &str) -> Self {
         let mut description = description.clone();
         for item in description.paths.paths.values_mut() {
-            for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten() {
+            for operation in [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete].into_iter().flatten() {
                 // What any route may answer: to a foreign page, and after a fault of ours.
                 for status in ["403", "500"] {
                     let problem = RefOr::Ref(Ref::from_response_name("ProblemResponse"));

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::future::OptionFuture;
 use serde::Serialize;
 
 use super::error::ApiError;
@@ -45,7 +46,7 @@ pub(super) fn validated(headers: &HeaderMap, etag: &str, answer: impl FnOnce() -
     get, path = "/v1/jobs/{id}", tag = "jobs",
     params(
         schema::JobId,
-        ("include" = Option<String>, Query, description = "`payload` adds the payload"),
+        ("include" = Option<String>, Query, description = "`payload` adds the payload; `waiting` adds `waiting_for`: why the job waits, or null. Both: separated by a comma. An answer with `waiting` has no ETag, and ignores validators and `wait`"),
         ("wait" = Option<u32>, Query, description = "Park up to so many seconds (capped at 55) until the document changes"),
         ("after" = Option<u64>, Query, description = "With `wait`: the seq the client has"),
         ("If-None-Match" = Option<String>, Header, description = "The document the client has"),
@@ -66,16 +67,16 @@ pub(super) async fn get_job(
 ) -> ApiResult {
     let params = Params::of(query.as_deref(), &["include", "wait", "after", "token"])?;
     let wait = Wait::of(&params, &headers)?;
-    let view = match params.get("include") {
-        None => "",
-        Some("payload") => "-payload",
-        Some(_) => return Err(ApiError::invalid_request("query parameter `include` must be payload")),
-    };
+    let include = Include::of(&params)?;
+    let view = if include.payload { "-payload" } else { "" };
     let after = match cursor(params.get("after").unwrap_or_default().as_bytes()) {
         Cursor::Fresh => None,
         Cursor::After(seq) => Some(seq),
         Cursor::Invalid => return Err(ApiError::invalid_request("query parameter `after` must be a seq")),
     };
+    if include.waiting {
+        return explain_job(&api, id, include.payload).await;
+    }
     let mut job = api.gateway.look_at(id).await?;
     // Without any validator the client wants the next change.
     let is_known = match headers.contains_key(IF_NONE_MATCH) {
@@ -85,10 +86,8 @@ pub(super) async fn get_job(
     if !wait.time.is_zero() && is_known && !job.state.is_terminal() {
         job = api.gateway.changed_job(id, job.seq, wait.time, Reader::Watcher).await?;
     }
-    let payload = match view {
-        "" => None,
-        _ => Some(api.gateway.payload(id).await?),
-    };
+    let payload = include.payload.then(|| api.gateway.payload(id));
+    let payload = OptionFuture::from(payload).await.transpose()?;
     let mut response = validated(&headers, &etag(&api, &job, view), || match &payload {
         None => json_response(&*job),
         Some(payload) => json_response(&job.with_payload(payload)),
@@ -98,6 +97,41 @@ pub(super) async fn get_job(
     }
     if let Some(applied) = wait.applied {
         response.headers_mut().insert("preference-applied", applied.parse().expect("digits are visible ASCII"));
+    }
+    Ok(response)
+}
+
+/// What stands beside the state in an answer.
+#[derive(Default)]
+struct Include {
+    payload: bool,
+    waiting: bool,
+}
+
+impl Include {
+    fn of(params: &Params) -> Result<Self, ApiError> {
+        let mut include = Self::default();
+        for word in params.get("include").into_iter().flat_map(|words| words.split(',')) {
+            match word {
+                "payload" => include.payload = true,
+                "waiting" => include.waiting = true,
+                _ => return Err(ApiError::invalid_request("query parameter `include` must be payload or waiting")),
+            }
+        }
+        Ok(include)
+    }
+}
+
+/// What a job waits for changes with what stands around it: no validator could tell.
+async fn explain_job(api: &Api, id: JobId, with_payload: bool) -> ApiResult {
+    let (job, waiting_for) = api.gateway.explained_job(id).await?;
+    let payload = with_payload.then(|| api.gateway.payload(id));
+    let payload = OptionFuture::from(payload).await.transpose()?;
+    let mut response = json_response(&job.with_reason(&waiting_for, payload.as_ref()));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.headers_mut().insert(VARY, VARY_ON);
+    if !job.state.is_terminal() {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("2"));
     }
     Ok(response)
 }
@@ -114,6 +148,7 @@ struct ListBody {
     params(
         ("queue" = Option<String>, Query), ("kind" = Option<String>, Query), ("subject" = Option<String>, Query),
         ("state" = Option<String>, Query, description = "One or more states, separated by commas"),
+        ("error_code" = Option<String>, Query, description = "Only failed jobs whose error has this code"),
         ("active" = Option<bool>, Query, description = "Only jobs that have not ended"),
         ("created_after" = Option<String>, Query, description = "RFC 3339"),
         ("finished_after" = Option<String>, Query, description = "RFC 3339"),
@@ -126,8 +161,19 @@ struct ListBody {
     )
 )]
 pub(super) async fn list_jobs(State(api): State<Api>, RawQuery(query): RawQuery) -> ApiResult {
-    let known = ["queue", "kind", "subject", "state", "active", "created_after", "finished_after", "limit", "cursor"];
-    let params = Params::of(query.as_deref(), &known)?;
+    const KNOWN: [&str; 10] = [
+        "queue",
+        "kind",
+        "subject",
+        "state",
+        "error_code",
+        "active",
+        "created_after",
+        "finished_after",
+        "limit",
+        "cursor",
+    ];
+    let params = Params::of(query.as_deref(), &KNOWN)?;
     let text = |name| params.get(name).map(str::to_owned);
     let mut states = Vec::new();
     for word in params.get("state").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
@@ -143,6 +189,7 @@ pub(super) async fn list_jobs(State(api): State<Api>, RawQuery(query): RawQuery)
         queue: text("queue"),
         kind: text("kind"),
         subject: text("subject"),
+        error_code: text("error_code"),
         states,
         active: params.flag("active")?,
         created_after: params.instant("created_after")?,

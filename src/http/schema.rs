@@ -15,6 +15,14 @@ pub(super) struct JobId {
     id: String,
 }
 
+/// Which queue.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct QueueName {
+    /// `[A-Za-z0-9._-]{1,64}`.
+    q: String,
+}
+
 /// What may be asked for. Only `kind` is required; `null` counts as left out.
 #[derive(ToSchema)]
 pub(super) struct Spec {
@@ -200,6 +208,44 @@ pub(super) struct Job {
     meta: Object,
     /// Only with `include=payload`.
     payload: Option<Value>,
+    /// Only with `include=waiting`; `null` if the job does not wait.
+    waiting_for: Option<WaitingFor>,
+}
+
+/// Why a job waits: the first reason that holds, in this order, except that `no_worker` is looked at before `ahead`.
+#[derive(ToSchema)]
+pub(super) struct WaitingFor {
+    /// `run_at paused held concurrency concurrency_key rate_limit ahead no_worker`. The last one also of a job that is
+    /// next, while no worker asks.
+    reason: String,
+    /// `run_at`: when its time comes.
+    run_at: Option<String>,
+    /// `paused`: who stopped the queue, why and when.
+    paused: Option<Pause>,
+    /// `held`, `rate_limit`: when it may go on.
+    until: Option<String>,
+    /// `concurrency_key`, and `rate_limit` if each key has its own.
+    key: Option<String>,
+    /// `concurrency`, `concurrency_key`: slots taken.
+    running: Option<u64>,
+    /// `concurrency`, `concurrency_key`: slots there are; `rate_limit`: hand-outs per `per_ms`.
+    limit: Option<u64>,
+    /// `concurrency`, `concurrency_key`: up to ten of the jobs that run.
+    jobs: Option<Vec<String>>,
+    /// `rate_limit`.
+    per_ms: Option<u64>,
+    /// `rate_limit`.
+    burst: Option<u64>,
+    /// `ahead`: how many come first; not counted beyond 1,000.
+    ahead: Option<u64>,
+}
+
+/// Who stopped a queue, why and when.
+#[derive(ToSchema)]
+pub(super) struct Pause {
+    by: String,
+    reason: Option<String>,
+    at: String,
 }
 
 /// A page of a list.
@@ -273,6 +319,24 @@ pub(super) struct CancelRequest {
     grace_ms: Option<u64>,
 }
 
+/// Which of a queue's jobs: all of them, if nothing is said. Unknown fields are refused.
+#[derive(ToSchema)]
+pub(super) struct Selection {
+    /// At most this many, the oldest.
+    #[schema(minimum = 1)]
+    limit: Option<u64>,
+    /// Only those whose last error has this code.
+    error_code: Option<String>,
+    /// Only count them.
+    dry_run: Option<bool>,
+}
+
+/// How many jobs it was.
+#[derive(ToSchema)]
+pub(super) struct Count {
+    count: u64,
+}
+
 /// It is.
 #[derive(ToSchema)]
 pub(super) struct Health {
@@ -336,4 +400,146 @@ pub(super) struct Lease {
     run: u64,
     expires_in_ms: u64,
     expires_at: String,
+}
+
+/// All queues, by name.
+#[derive(ToSchema)]
+pub(super) struct Queues {
+    queues: Vec<Queue>,
+}
+
+/// A queue: its settings, and how it stands.
+#[derive(ToSchema)]
+pub(super) struct Queue {
+    name: String,
+    /// Nothing is handed out while it is paused.
+    paused: Option<Pause>,
+    concurrency: Option<u32>,
+    concurrency_per_key: Option<u32>,
+    rate_limit: Option<RateLimit>,
+    defaults: QueueDefaults,
+    /// Nothing is handed out until then: a worker said so.
+    held_until: Option<String>,
+    counts: QueueCounts,
+    /// Since when the job has been claimable that has waited longest.
+    oldest_queued_at: Option<String>,
+    /// From when jobs could run to when they did, in the last 10 minutes.
+    wait_ms: Percentiles,
+    /// How long runs took, in the last 10 minutes.
+    run_ms: Percentiles,
+    /// Jobs that ended within the last minute.
+    finished_per_min: u64,
+}
+
+/// A queue's jobs by where they are; those whose `run_at` has come count as queued.
+#[derive(ToSchema)]
+pub(super) struct QueueCounts {
+    scheduled: u64,
+    queued: u64,
+    running: u64,
+    retrying: u64,
+    /// The dead letters.
+    failed: u64,
+}
+
+/// Milliseconds, to within 5 %; `null`: there was none.
+#[derive(ToSchema)]
+pub(super) struct Percentiles {
+    p50: Option<u64>,
+    p95: Option<u64>,
+}
+
+/// A change of settings: what is named is set, or cleared by `null`; the rest stays. Unknown fields are refused.
+#[derive(ToSchema)]
+pub(super) struct QueueSettings {
+    /// Runs at a time: 1–1,000,000.
+    concurrency: Option<u32>,
+    /// Runs at a time of each concurrency key: 1–1,000,000.
+    concurrency_per_key: Option<u32>,
+    rate_limit: Option<RateLimit>,
+    /// Replaced whole.
+    defaults: Option<QueueDefaults>,
+}
+
+/// `limit` hand-outs per `per_ms` in the long run, at most `burst` (default 1) at once.
+#[derive(ToSchema)]
+pub(super) struct RateLimit {
+    limit: u32,
+    per_ms: u64,
+    burst: Option<u32>,
+    /// Whether each concurrency key has a rate of its own, default false.
+    per_key: Option<bool>,
+}
+
+/// For specs that leave these fields out.
+#[derive(ToSchema)]
+pub(super) struct QueueDefaults {
+    timeout_ms: Option<u64>,
+    ttl_ms: Option<u64>,
+    deadline_ms: Option<u64>,
+    #[schema(minimum = 1, maximum = 1000)]
+    max_attempts: Option<u32>,
+    backoff: Option<Backoff>,
+    #[schema(minimum = -100, maximum = 100)]
+    priority: Option<i32>,
+}
+
+/// May be left out.
+#[derive(ToSchema)]
+pub(super) struct PauseRequest {
+    /// Why, for those who wonder: at most 8 KiB.
+    reason: Option<String>,
+}
+
+/// Who works on what.
+#[derive(ToSchema)]
+pub(super) struct Workers {
+    /// By name.
+    workers: Vec<Worker>,
+}
+
+/// A name under which somebody works; processes may share one.
+#[derive(ToSchema)]
+pub(super) struct Worker {
+    worker: String,
+    /// Its last claim, or its last sign of life for a job.
+    seen_at: String,
+    /// What it holds.
+    jobs: Vec<HeldJob>,
+}
+
+/// A job under a lease.
+#[derive(ToSchema)]
+pub(super) struct HeldJob {
+    id: String,
+    run: u64,
+    expires_at: String,
+    cancel_requested: bool,
+}
+
+/// Which worker.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct WorkerName {
+    /// `[A-Za-z0-9._:@-]{1,128}`, as it claims.
+    worker: String,
+}
+
+/// What a worker has been asked so far.
+#[derive(ToSchema)]
+pub(super) struct Signals {
+    /// Runs to stop.
+    cancel: Vec<CancelSignal>,
+    /// Whether the gateway is about to stop.
+    drain: bool,
+}
+
+/// A run is to stop.
+#[derive(ToSchema)]
+pub(super) struct CancelSignal {
+    job: String,
+    run: u64,
+    reason: Option<String>,
+    /// How long it may still take, in milliseconds; then it is ended by force.
+    grace_ms: u64,
 }

@@ -120,6 +120,7 @@ impl Gateway {
         if self.is_draining() {
             return Err(ServiceError::ShuttingDown);
         }
+        let _here = self.inner.presence.arrives(&request);
         let (answer, answered) = oneshot::channel();
         let until = Instant::now() + Duration::from_millis(request.wait_ms);
         let wish = Wish { request, idempotency };
@@ -178,18 +179,32 @@ pub(super) async fn run(gateway: Weak<Inner>, mut claimers: Claimers) {
                 || stirred.as_ref().is_some_and(|stirred| claimer.waits_for(stirred))
         });
         parked = waiting;
+        // Whoever waits for an instant still does, unless it has come: then everybody looks.
+        look_at = look_at.filter(|_| !time_has_come);
         while !looking.is_empty() {
-            let rest = looking.split_off(looking.len().min(GATHERED));
+            let (first, rest) = gather(looking);
             let asked: HashSet<QueueName> =
-                looking.iter().flat_map(|claimer| claimer.wish.request.queues.iter().cloned()).collect();
-            let left = look(&gateway, looking).await;
-            look_at = left.look_at;
+                first.iter().flat_map(|claimer| claimer.wish.request.queues.iter().cloned()).collect();
+            let left = look(&gateway, first).await;
+            look_at = [look_at, left.look_at].into_iter().flatten().min();
             full.retain(|queue| !asked.contains(queue));
             full.extend(left.full);
             parked.extend(left.claimers);
             looking = rest;
         }
     }
+}
+
+/// Those who look together, and those after them. Of one idempotency key there is one at a time: the next gets what the
+/// first was given, which is known once that is stored.
+fn gather(looking: Vec<Claimer>) -> (Vec<Claimer>, Vec<Claimer>) {
+    let (mut count, mut keys) = (0, HashSet::new());
+    looking.into_iter().partition(|claimer| {
+        let key = claimer.wish.idempotency.as_ref().map(|i| (i.request.scope.clone(), i.request.key.clone()));
+        let looks = count < GATHERED && key.is_none_or(|key| keys.insert(key));
+        count += usize::from(looks);
+        looks
+    })
 }
 
 /// When to look again if nothing stirs.
@@ -247,6 +262,7 @@ async fn look(gateway: &Gateway, looking: Vec<Claimer>) -> Left {
             return Left::default();
         }
     };
+    inner.statistics.record(&claimed.committed);
     inner.bus.publish(&claimed.committed);
     for record in claimed.records {
         inner.recent.put(record);

@@ -9,6 +9,8 @@ use tokio::task::JoinHandle;
 use super::claims::{self, Claims};
 use super::defaults::QueueDefaults;
 use super::journal::{Command, Journal, Recent};
+use super::queues::Statistics;
+use super::workers::Presence;
 use super::{Appended, CancelAnswer, Idempotency, ServiceError};
 use crate::bus::Bus;
 use crate::domain::{Job, JobId, Limits, NewEvent, Timestamp};
@@ -40,8 +42,10 @@ pub(super) struct Inner {
     pub bus: Arc<Bus>,
     pub journal: Journal,
     pub claims: Claims,
+    pub presence: Presence,
     pub recent: Arc<Recent>,
     pub defaults: Arc<QueueDefaults>,
+    pub statistics: Arc<Statistics>,
     pub limits: Arc<Limits>,
     pub settings: Settings,
     draining: watch::Sender<bool>,
@@ -52,10 +56,24 @@ impl Gateway {
     pub fn start(store: Arc<dyn Store>, limits: Limits, settings: Settings) -> (Self, Vec<JoinHandle<()>>) {
         let (bus, limits) = (Arc::new(Bus::default()), Arc::new(limits));
         let (recent, defaults) = (Arc::new(Recent::default()), Arc::new(QueueDefaults::default()));
-        let (journal, mut tasks) = Journal::start(&store, &bus, &limits, &recent, &defaults);
+        let statistics = Arc::new(Statistics::default());
+        let (journal, mut tasks) = Journal::start(&store, &bus, &limits, &recent, &defaults, &statistics);
         let (claims, claimers) = Claims::new();
         let draining = watch::Sender::new(false);
-        let inner = Arc::new(Inner { store, bus, journal, claims, recent, defaults, limits, settings, draining });
+        let presence = Presence::default();
+        let inner = Arc::new(Inner {
+            store,
+            bus,
+            journal,
+            claims,
+            presence,
+            recent,
+            defaults,
+            statistics,
+            limits,
+            settings,
+            draining,
+        });
         tasks.push(claims::start(&inner, claimers));
         (Self { inner }, tasks)
     }
@@ -134,7 +152,7 @@ impl Gateway {
 
     /// Puts a failed, cancelled or expired job back into its queue.
     pub async fn retry(&self, id: JobId, by: String) -> Result<Box<Job>, ServiceError> {
-        self.inner.journal.submit(|answer| Command::Retry { id, by, answer }).await
+        self.inner.journal.submit(|answer| Command::Retry { id, by, redrive: None, answer }).await
     }
 
     /// Removes a job that has ended, with its log.

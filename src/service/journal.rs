@@ -20,8 +20,9 @@ use tokio::task::JoinHandle;
 
 use super::ServiceError;
 use super::defaults::QueueDefaults;
+use super::queues::Statistics;
 use crate::bus::Bus;
-use crate::domain::{Job, JobId, Limits, NewEvent, Refusal, Spec};
+use crate::domain::{Job, JobId, Limits, NewEvent, QueueName, Refusal, Spec};
 use crate::store::{Idempotency, Store, UniqueKey};
 use committer::Committer;
 pub(super) use recent::Recent;
@@ -108,7 +109,13 @@ pub(super) enum Command {
     /// The run's worker never got it: give the job back.
     GiveBack { id: JobId, run: u64, reason: &'static str, answer: Answer<()> },
     /// Once more, please.
-    Retry { id: JobId, by: String, answer: Answer<Box<Job>> },
+    Retry {
+        id: JobId,
+        by: String,
+        /// One of many of this queue, which are to be tried in the order in which they are handed in.
+        redrive: Option<QueueName>,
+        answer: Answer<Box<Job>>,
+    },
     /// Remove a job that has ended.
     Delete { id: JobId, answer: Answer<()> },
     /// Do what is overdue, if anything.
@@ -199,14 +206,22 @@ impl Journal {
         limits: &Arc<Limits>,
         recent: &Arc<Recent>,
         defaults: &Arc<QueueDefaults>,
+        statistics: &Arc<Statistics>,
     ) -> (Self, Vec<JoinHandle<()>>) {
         let count = store.committers();
         let last_id = Arc::new(AtomicU64::new(0));
         let (mut committers, mut tasks) = (Vec::new(), Vec::new());
         for shard in 0..count {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            let (store, bus, limits) = (store.clone(), bus.clone(), limits.clone());
-            let committer = Committer::new(store, bus, limits, last_id.clone(), recent.clone(), defaults.clone());
+            let committer = Committer {
+                store: store.clone(),
+                bus: bus.clone(),
+                limits: limits.clone(),
+                last_id: last_id.clone(),
+                recent: recent.clone(),
+                defaults: defaults.clone(),
+                statistics: statistics.clone(),
+            };
             let span = tracing::info_span!("committer", shard);
             tasks.push(tokio::spawn(tracing::Instrument::instrument(committer.run(receiver), span)));
             committers.push(sender);
@@ -234,6 +249,9 @@ impl Journal {
         let last = self.committers.len() - 1;
         let hash = if let Some(key) = command.unique_keys().next() {
             self.hasher.hash_one(key)
+        } else if let Command::Retry { redrive: Some(queue), .. } = command {
+            // Of several with one unique key the first is to have it, and their keys are not known here.
+            self.hasher.hash_one(queue)
         } else if let Some(id) = command.job() {
             self.hasher.hash_one(id)
         } else if let Some(idempotency) = command.idempotency() {

@@ -19,13 +19,17 @@ const PER_REMOVAL: u32 = 200;
 /// A sweep that finds a full hand goes on at once, this often at most: the pulse must not wait for long.
 const SWEEPS_IN_A_ROW: usize = 10;
 
+/// How often workers that listen are reminded: a signal that was lost, or went through another node, is at most so late.
+const REMIND: Duration = Duration::from_secs(2);
+
 /// How often partitions and old keys are looked after.
 const TIDY: Duration = Duration::from_secs(15 * 60);
 
 /// Runs until the gateway drains. Trouble of the store is logged once per kind and tried again.
 pub async fn run(gateway: Gateway) {
     let mut drained = std::pin::pin!(gateway.drained());
-    let (mut tidied, mut retired, mut probed) = (Instant::now(), Instant::now(), Instant::now());
+    let (mut tidied, mut retired, mut probed, mut reminded) =
+        (Instant::now(), Instant::now(), Instant::now(), Instant::now());
     // Often enough that a short --keep is honoured, seldom enough to cost nothing.
     let retire_every = Duration::from_millis((gateway.inner.settings.keep_ms / 10).clamp(500, 60_000));
     let mut failing = false;
@@ -38,11 +42,18 @@ pub async fn run(gateway: Gateway) {
         let mut pass = async || {
             if probed.elapsed() >= Duration::from_secs(1) {
                 gateway.inner.store.probe().await?;
+                gateway.read_defaults().await?;
+                gateway.store_statistics().await?;
+                gateway.note_workers().await?;
                 probed = Instant::now();
             }
             let watched = gateway.inner.bus.audience_news(Instant::now());
             if !watched.is_empty() {
                 gateway.inner.store.note_watched(&watched).await?;
+            }
+            if reminded.elapsed() >= REMIND {
+                gateway.remind_workers().await?;
+                reminded = Instant::now();
             }
             gateway.sweep().await?;
             if retired.elapsed() >= retire_every {

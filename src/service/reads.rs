@@ -9,6 +9,7 @@ use tokio_stream::StreamExt;
 use super::follow::{Cursor, Follow, Reader, ResetReason, Step};
 use super::{Gateway, ServiceError};
 use crate::bus::OutputSoFar;
+use crate::domain::waiting::WaitingFor;
 use crate::domain::{Event, Job, JobId, Json, Record, Refusal};
 use crate::store::{EventRange, JobFilter, Lookup, Part};
 
@@ -68,6 +69,13 @@ impl Gateway {
             self.watch(id, Reader::Watcher).await?.channel().glimpse();
         }
         Ok(Arc::new(record.job))
+    }
+
+    /// A job's state with what it waits for, if it waits; looking counts as watching, as for [`Gateway::look_at`].
+    pub async fn explained_job(&self, id: JobId) -> Result<(Job, Option<WaitingFor>), ServiceError> {
+        let job = self.look_at(id).await?;
+        let is_asked_for = self.inner.presence.asks_for(&job.queue, &job.kind);
+        self.inner.store.waiting_for(id, is_asked_for).await?.ok_or_else(|| Refusal::JobNotFound.into())
     }
 
     async fn record(&self, id: JobId) -> Result<Record, ServiceError> {

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Change, Committed, Idempotency, LeaseChange, StoreError};
 use crate::domain::dispatch::{Candidate, QueueState, round_robin};
-use crate::domain::{ClaimRequest, Clocks, Job, JobId, Json, QueueName, Record, State, Timestamp, rules};
+use crate::domain::{ClaimRequest, Clocks, Job, JobId, Json, QueueName, Record, Timestamp, rules, waiting};
 
 /// Candidates looked at in one go.
-const PICK: usize = 500;
+pub(super) const PICK: usize = 500;
 
 /// Somebody asks for work.
 #[derive(Clone, Debug)]
@@ -202,7 +202,7 @@ async fn serve(
             let Some(index) = hands.next() else { return Ok(()) };
             seen.insert(candidate.id);
             let Some((record, clocks, payload)) = locked.remove(&candidate.id) else { continue };
-            if !is_waiting(&record.job) {
+            if !waiting::is_waiting(&record.job) {
                 dealt.stale.push(candidate.id);
             } else if rules::overdue(&record, &clocks, now, 0.5).is_some() {
                 dealt.overdue.push(candidate.id);
@@ -250,10 +250,6 @@ async fn pick_kinds<'a>(
 /// Queues whose limits on concurrency stand in somebody's way.
 pub(super) fn full_queues(queues: &HashMap<QueueName, QueueState>) -> Vec<QueueName> {
     queues.iter().filter(|(_, queue)| queue.lacks_slots()).map(|(name, _)| name.clone()).collect()
-}
-
-fn is_waiting(job: &Job) -> bool {
-    matches!(job.state, State::Queued | State::Scheduled | State::Retrying)
 }
 
 fn hand_out(record: Record, payload: Json, to: &ClaimRequest, now: Timestamp) -> (Change, Taken) {

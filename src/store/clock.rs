@@ -13,11 +13,16 @@ pub(super) struct Clock {
     started: Instant,
     /// The database's time at `started`, in milliseconds since the epoch.
     base_ms: AtomicI64,
+    /// The latest instant that was told.
+    told_ms: AtomicI64,
 }
+
+/// A reading that is up to so much behind the one before is a slow answer, not a clock that was set back.
+const SLIP_MS: i64 = 1_000;
 
 impl Clock {
     pub fn new() -> Self {
-        Self { started: Instant::now(), base_ms: AtomicI64::new(0) }
+        Self { started: Instant::now(), base_ms: AtomicI64::new(0), told_ms: AtomicI64::new(0) }
     }
 
     /// The database said `at` somewhere between `asked` and now: take the middle.
@@ -26,8 +31,15 @@ impl Clock {
         self.base_ms.store(at.as_millis() - middle.as_millis() as i64, Ordering::Relaxed);
     }
 
+    /// It stands still rather than go back by a reading's error: what happens later is told later.
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.base_ms.load(Ordering::Relaxed) + self.started.elapsed().as_millis() as i64)
+        let now = self.base_ms.load(Ordering::Relaxed) + self.started.elapsed().as_millis() as i64;
+        let told = self.told_ms.load(Ordering::Relaxed);
+        if (now..now + SLIP_MS).contains(&told) {
+            return Timestamp::from_millis(told);
+        }
+        self.told_ms.store(now, Ordering::Relaxed);
+        Timestamp::from_millis(now)
     }
 }
 
@@ -51,5 +63,26 @@ impl Presence {
     /// Whether the last pulse is so long ago that leases may be owed something.
     pub fn was_away(&self) -> bool {
         self.started.elapsed().as_millis() as i64 - self.last_ms.load(Ordering::Relaxed) > OUTAGE_MS as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_answer_does_not_turn_time_back_but_a_clock_that_was_set_does() {
+        let (clock, at) = (Clock::new(), |ms: i64| Timestamp::from_millis(1_800_000_000_000 + ms));
+        let ms = |clock: &Clock| clock.now().as_millis() - at(0).as_millis();
+        clock.read(Instant::now(), at(10_000));
+        assert!((10_000..10_500).contains(&ms(&clock)));
+        let before = ms(&clock);
+        clock.read(Instant::now(), at(9_400));
+        assert_eq!(ms(&clock), before, "it waits until the reading has caught up");
+        clock.read(Instant::now(), at(20_000));
+        assert!((20_000..20_500).contains(&ms(&clock)));
+        clock.read(Instant::now(), at(-3_600_000));
+        assert!(ms(&clock) < 0);
+        assert!(ms(&clock) < 0, "and stays there");
     }
 }

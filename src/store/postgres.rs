@@ -1,9 +1,13 @@
 //! Postgres: the store for production and for several nodes. Written for 14 and later.
 
+mod backlog;
 mod claim;
 mod pulse;
+mod queues;
 mod read;
 mod tidy;
+mod waiting;
+mod workers;
 mod write;
 
 use std::collections::{BTreeSet, HashSet};
@@ -17,10 +21,14 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 use super::clock::{Clock, Presence};
 use super::{
-    Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup, Part, Resolved, Store, StoreError, Wish,
-    is_conflict, schema,
+    Backlog, BacklogExtent, BacklogJob, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup,
+    Part, Resolved, Sighting, Store, StoreError, Wish, Worker, is_conflict, schema,
 };
-use crate::domain::{Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp};
+use crate::domain::waiting::WaitingFor;
+use crate::domain::{
+    CancelSignal, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+    WorkerName,
+};
 
 const MIGRATIONS: &[(&str, &str)] =
     &[("spine", include_str!("postgres/0001_spine.sql")), ("queue", include_str!("postgres/0002_queue.sql"))];
@@ -159,7 +167,7 @@ impl Store for PostgresStore {
     async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError> {
         self.be_present().await?;
         loop {
-            match claim::claim(&self.pool, wishes, self.now()).await {
+            match claim::claim(&self.pool, wishes, &self.clock).await {
                 // Given up by the database for another one: nothing was handed out.
                 Err(StoreError::Unavailable(error)) if is_conflict(&error) => {}
                 other => return other,
@@ -187,8 +195,56 @@ impl Store for PostgresStore {
         read::list(&self.pool, filter, limit).await
     }
 
+    async fn queues(&self, only: Option<&QueueName>) -> Result<Vec<Queue>, StoreError> {
+        queues::queues(&self.pool, only).await
+    }
+
+    async fn queue_defaults(&self) -> Result<Vec<(QueueName, Defaults)>, StoreError> {
+        queues::queue_defaults(&self.pool).await
+    }
+
+    async fn change_queue(&self, name: &QueueName, change: &QueueChange) -> Result<bool, StoreError> {
+        queues::change_queue(&self.pool, name, change).await
+    }
+
+    async fn store_statistics(&self, slots: &[QueueSlot]) -> Result<(), StoreError> {
+        queues::store_statistics(&self.pool, &self.node, slots).await
+    }
+
+    async fn statistics(&self, queues: &[&QueueName], since: i64) -> Result<Vec<QueueSlot>, StoreError> {
+        queues::statistics(&self.pool, &self.node, queues, since).await
+    }
+
+    async fn waiting_for(
+        &self,
+        id: JobId,
+        is_asked_for: bool,
+    ) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.pool.acquire().await?, id, is_asked_for, self.now()).await
+    }
+
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {
+        backlog::extent(&self.pool, backlog).await
+    }
+
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<BacklogJob>, StoreError> {
+        backlog::page(&self.pool, backlog, range).await
+    }
+
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
         pulse::note_watched(&self.pool, &self.node, jobs).await
+    }
+
+    async fn note_workers(&self, seen: &[Sighting]) -> Result<(), StoreError> {
+        workers::note(&self.pool, &self.node, seen).await
+    }
+
+    async fn workers(&self, within_ms: u64) -> Result<Vec<Worker>, StoreError> {
+        workers::list(&self.pool, within_ms).await
+    }
+
+    async fn cancels(&self, workers: &[WorkerName]) -> Result<Vec<(WorkerName, CancelSignal)>, StoreError> {
+        workers::cancels(&self.pool, workers, self.now()).await
     }
 
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::domain::dispatch::QueueState;
 use crate::domain::{
-    Clocks, Ending, Event, EventType, Handouts, Job, JobId, Json, Policy, QueueName, QueueSettings, Record, State,
-    Timestamp,
+    Clocks, Defaults, Ending, Event, EventType, Handouts, Job, JobId, Json, Pause, Policy, Queue, QueueCounts,
+    QueueName, QueueSettings, QueueSlot, Record, State, Tally, Timestamp, WorkerName,
 };
 
 use super::{StoreError, Taken};
@@ -38,7 +38,8 @@ fn unreadable(what: &str) -> StoreError {
     StoreError::Unreadable(what.to_owned())
 }
 
-fn there<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
+/// What must not be null.
+pub(super) fn there<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
     value.ok_or_else(|| unreadable(column))
 }
 
@@ -141,9 +142,61 @@ pub(super) fn queue_name(row: &impl Columns) -> Result<QueueName, StoreError> {
     name(row, "queue")
 }
 
+/// A worker's name from `worker`.
+pub(super) fn worker(row: &impl Columns) -> Result<WorkerName, StoreError> {
+    there(row.text("worker")?.and_then(|text| WorkerName::parse(&text)), "worker")
+}
+
 /// A queue's settings from `settings`.
 pub(super) fn queue_settings(row: &impl Columns) -> Result<QueueSettings, StoreError> {
     there(row.text("settings")?.and_then(|text| serde_json::from_str(&text).ok()), "settings")
+}
+
+/// A queue's settings as they are stored.
+pub(super) fn settings_text(settings: &QueueSettings) -> String {
+    serde_json::to_string(settings).expect("QueueSettings has string keys only")
+}
+
+/// What a queue gives to specs that leave it out.
+pub(super) fn queue_defaults(row: &impl Columns) -> Result<(QueueName, Defaults), StoreError> {
+    Ok((queue_name(row)?, queue_settings(row)?.defaults))
+}
+
+/// Who stopped a queue, if anybody did.
+pub(super) fn pause(row: &impl Columns) -> Result<Option<Pause>, StoreError> {
+    let Some(at) = row.instant("paused_at")? else { return Ok(None) };
+    let by = there(row.text("paused_by")?, "paused_by")?;
+    Ok(Some(Pause { by, reason: row.text("paused_reason")?, at }))
+}
+
+/// A queue as operators see it.
+pub(super) fn queue(row: &impl Columns) -> Result<Queue, StoreError> {
+    let count = |column| Ok::<_, StoreError>(there(row.integer(column)?, column)? as u64);
+    Ok(Queue {
+        name: queue_name(row)?,
+        paused: pause(row)?,
+        settings: queue_settings(row)?,
+        held_until: row.instant("held_until")?,
+        counts: QueueCounts {
+            scheduled: count("scheduled")?,
+            queued: count("queued")?,
+            running: count("running")?,
+            retrying: count("retrying")?,
+            failed: count("failed")?,
+        },
+        oldest_queued_at: row.instant("oldest_queued_at")?,
+    })
+}
+
+/// A tally as it is stored.
+pub(super) fn tally_text(tally: &Tally) -> String {
+    serde_json::to_string(tally).expect("numbers make string keys")
+}
+
+/// A slot of statistics from `queue`, `slot` and `data`.
+pub(super) fn queue_slot(row: &impl Columns) -> Result<QueueSlot, StoreError> {
+    let tally = row.text("data")?.and_then(|text| serde_json::from_str(&text).ok());
+    Ok(QueueSlot { queue: queue_name(row)?, slot: there(row.integer("slot")?, "slot")?, tally: there(tally, "tally")? })
 }
 
 /// The lanes served last, as they are stored.

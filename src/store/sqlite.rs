@@ -3,9 +3,14 @@
 //! Write-ahead log with `synchronous=FULL`: an answered write survives power loss. The database file is locked, and a
 //! second gateway on it refuses to start.
 
+mod backlog;
 mod claim;
 mod pulse;
+mod queues;
 mod read;
+mod tidy;
+mod waiting;
+mod workers;
 mod write;
 
 use std::fs::File;
@@ -21,10 +26,14 @@ use tokio::sync::Mutex;
 
 use super::clock::Presence;
 use super::{
-    Batch, Claimed, Commit, Committed, EventRange, IDEMPOTENCY_MS, JobFilter, Lookup, Part, Resolved, Store,
-    StoreError, Wish, schema,
+    Backlog, BacklogExtent, BacklogJob, BacklogRange, Batch, Claimed, Commit, Committed, EventRange, JobFilter, Lookup,
+    Part, Resolved, Sighting, Store, StoreError, Wish, Worker, schema,
 };
-use crate::domain::{Event, Job, JobId, Json, LeaseSecret, QueueName, Timestamp};
+use crate::domain::waiting::WaitingFor;
+use crate::domain::{
+    CancelSignal, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot, Timestamp,
+    WorkerName,
+};
 
 const MIGRATIONS: &[(&str, &str)] =
     &[("spine", include_str!("sqlite/0001_spine.sql")), ("queue", include_str!("sqlite/0002_queue.sql"))];
@@ -38,6 +47,8 @@ pub struct SqliteStore {
     presence: Presence,
     epoch: String,
     lease_secret: LeaseSecret,
+    /// This life of the gateway: what an earlier one said of itself stays apart.
+    node: String,
     /// Locked as long as this store lives.
     _lock: File,
 }
@@ -73,8 +84,16 @@ impl SqliteStore {
             .test_before_acquire(false)
             .connect_with(options.create_if_missing(false).read_only(true))
             .await?;
-        let store =
-            Self { writer: Mutex::new(writer), readers, presence: Presence::new(), epoch, lease_secret, _lock: lock };
+        let node = format!("{:016x}", rand::random::<u64>());
+        let store = Self {
+            writer: Mutex::new(writer),
+            readers,
+            presence: Presence::new(),
+            epoch,
+            lease_secret,
+            node,
+            _lock: lock,
+        };
         store.probe().await?;
         Ok(store)
     }
@@ -145,9 +164,10 @@ impl Store for SqliteStore {
 
     async fn claim(&self, wishes: &[Wish]) -> Result<Claimed, StoreError> {
         self.be_present().await?;
-        let now = self.now();
         let mut writer = self.writer.lock().await;
         let mut transaction = writer.begin_with("begin immediate").await?;
+        // Not before the lock is held: else a run would begin, by the log, before the one has ended that made room.
+        let now = self.now();
         let claimed = claim::claim(&mut transaction, wishes, now).await?;
         transaction.commit().await?;
         Ok(claimed)
@@ -182,11 +202,67 @@ impl Store for SqliteStore {
         read::list(&self.readers, filter, limit).await
     }
 
+    async fn queues(&self, only: Option<&QueueName>) -> Result<Vec<Queue>, StoreError> {
+        queues::queues(&self.readers, only, self.now()).await
+    }
+
+    async fn queue_defaults(&self) -> Result<Vec<(QueueName, Defaults)>, StoreError> {
+        queues::queue_defaults(&self.readers).await
+    }
+
+    async fn change_queue(&self, name: &QueueName, change: &QueueChange) -> Result<bool, StoreError> {
+        let mut writer = self.writer.lock().await;
+        let mut transaction = writer.begin_with("begin immediate").await?;
+        let changed = queues::change_queue(&mut transaction, name, change).await?;
+        transaction.commit().await?;
+        Ok(changed)
+    }
+
+    async fn store_statistics(&self, slots: &[QueueSlot]) -> Result<(), StoreError> {
+        let mut writer = self.writer.lock().await;
+        queues::store_statistics(&mut writer, &self.node, slots).await
+    }
+
+    async fn statistics(&self, queues: &[&QueueName], since: i64) -> Result<Vec<QueueSlot>, StoreError> {
+        queues::statistics(&self.readers, &self.node, queues, since).await
+    }
+
+    async fn waiting_for(
+        &self,
+        id: JobId,
+        is_asked_for: bool,
+    ) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+        waiting::waiting_for(&mut *self.readers.acquire().await?, id, is_asked_for, self.now()).await
+    }
+
+    async fn backlog_extent(&self, backlog: &Backlog) -> Result<BacklogExtent, StoreError> {
+        backlog::extent(&self.readers, backlog).await
+    }
+
+    async fn backlog(&self, backlog: &Backlog, range: &BacklogRange) -> Result<Vec<BacklogJob>, StoreError> {
+        backlog::page(&self.readers, backlog, range).await
+    }
+
     async fn note_watched(&self, jobs: &[(JobId, u64)]) -> Result<(), StoreError> {
         let now = self.now();
         let jobs: Vec<(JobId, i64)> = jobs.iter().map(|(id, ms)| (*id, now.plus_millis(*ms).as_millis())).collect();
         let mut writer = self.writer.lock().await;
         pulse::note_watched(&mut writer, &jobs).await
+    }
+
+    async fn note_workers(&self, seen: &[Sighting]) -> Result<(), StoreError> {
+        let now = self.now();
+        let mut writer = self.writer.lock().await;
+        workers::note(&mut writer, seen, now).await
+    }
+
+    async fn workers(&self, within_ms: u64) -> Result<Vec<Worker>, StoreError> {
+        let after = self.now().as_millis() - within_ms as i64;
+        workers::list(&self.readers, Timestamp::from_millis(after)).await
+    }
+
+    async fn cancels(&self, workers: &[WorkerName]) -> Result<Vec<(WorkerName, CancelSignal)>, StoreError> {
+        workers::cancels(&self.readers, workers, self.now()).await
     }
 
     async fn overdue(&self, limit: u32) -> Result<Vec<JobId>, StoreError> {
@@ -200,9 +276,11 @@ impl Store for SqliteStore {
     }
 
     async fn tidy(&self, _keep_ms: u64) -> Result<(), StoreError> {
-        let before = self.now().as_millis() - IDEMPOTENCY_MS as i64;
+        let now = self.now();
         let mut writer = self.writer.lock().await;
-        sqlx::query("delete from idempotency where created_at < ?").bind(before).execute(&mut *writer).await?;
+        let mut transaction = writer.begin_with("begin immediate").await?;
+        tidy::tidy(&mut transaction, now).await?;
+        transaction.commit().await?;
         Ok(())
     }
 

@@ -5,7 +5,9 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use super::*;
 use crate::domain::rules::{self, Step};
-use crate::domain::{ClaimRequest, Defaults, Limits, NewEvent, Spec};
+use crate::domain::{
+    ClaimRequest, Limits, NewEvent, Observation, Pause, QueueCounts, SettingsPatch, Spec, Tally, WorkerName, slot_of,
+};
 
 /// A store under test, and what goes with it.
 struct Bench {
@@ -32,6 +34,23 @@ impl Place {
             Self::Directory(path) => Box::new(SqliteStore::open(&path.join("test.db"), 2).await?),
             Self::Database { url } => Box::new(PostgresStore::connect(url, 4).await?),
         })
+    }
+
+    /// Reads a column past the store.
+    async fn texts(&self, sqlite: &str, postgres: &str) -> Vec<String> {
+        match self {
+            Self::Directory(path) => {
+                let url = format!("sqlite:{}", path.join("test.db").display());
+                let mut connection = sqlx::SqliteConnection::connect(&url).await.expect("the file opens");
+                let query = sqlx::query_scalar(AssertSqlSafe(sqlite.to_owned()));
+                query.fetch_all(&mut connection).await.expect("right SQL")
+            }
+            Self::Database { url } => {
+                let mut connection = PgConnection::connect(url).await.expect("Postgres answers");
+                let query = sqlx::query_scalar(AssertSqlSafe(postgres.to_owned()));
+                query.fetch_all(&mut connection).await.expect("right SQL")
+            }
+        }
     }
 
     /// Runs SQL past the store.
@@ -312,6 +331,27 @@ fn lists_filter_and_page_newest_first() {
         let after = Some(records[3].job.created_at);
         assert_eq!(list(JobFilter { created_after: after, ..JobFilter::default() }).await, [5, 4]);
         assert_eq!(list(JobFilter { finished_after: after, ..JobFilter::default() }).await, [0]);
+
+        let fails = |code: &str| json!({"type": "failed", "data": {"code": code, "message": "m"}});
+        bench
+            .commit(vec![
+                bench.append(&records[1], fails("c")),
+                bench.append(&records[2], fails("c")),
+                bench.append(&records[3], fails("d")),
+            ])
+            .await;
+        let failed = || JobFilter { states: vec![State::Failed], ..JobFilter::default() };
+        let before = Some(records[3].job.id);
+        assert_eq!(list(failed()).await, [3, 2, 1]);
+        assert_eq!(list(JobFilter { before, queue: text("q"), ..failed() }).await, [2, 1]);
+        assert_eq!(list(JobFilter { kind: text("odd"), subject: text("s1"), ..failed() }).await, [1]);
+        assert_eq!(list(JobFilter { active: true, ..failed() }).await, [0; 0]);
+        assert_eq!(list(JobFilter { created_after: Some(records[1].job.created_at), ..failed() }).await, [3, 2]);
+        let with_code = |code| JobFilter { error_code: text(code), ..JobFilter::default() };
+        assert_eq!(list(with_code("c")).await, [2, 1]);
+        assert_eq!(list(JobFilter { queue: text("q"), before, ..with_code("c") }).await, [2, 1]);
+        assert_eq!(list(JobFilter { queue: text("other"), ..with_code("c") }).await, [0; 0]);
+        assert_eq!(list(JobFilter { states: vec![State::Completed], ..with_code("c") }).await, [0; 0]);
     });
 }
 
@@ -493,6 +533,92 @@ fn only_the_run_that_holds_the_lease_writes() {
 }
 
 #[test]
+fn workers_are_those_seen_lately_and_those_that_hold_jobs() {
+    on_both(async |bench| {
+        let name = |text: &str| WorkerName::parse(text).expect("a name");
+        let queue = |text: &str| QueueName::parse(text).expect("a name");
+        let sighting = |worker: &str, ago_ms| Sighting {
+            worker: name(worker),
+            queues: vec![queue("a"), queue("b")],
+            kinds: Vec::new(),
+            ago_ms,
+        };
+        bench.stored(tracked()).await;
+        let job = bench.stored(json!({"kind": "k"})).await.job;
+        assert_eq!(bench.claim(json!({"lease_ms": 5_000})).await.len(), 1);
+        bench.store.note_workers(&[sighting("idle", 1_000), sighting("gone", 90_000)]).await.expect("it works");
+        bench.store.note_workers(&[sighting("w", 30_000)]).await.expect("it works");
+        let workers = async || bench.store.workers(60_000).await.expect("it works");
+        let listed = workers().await;
+        assert_eq!(listed.iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>(), ["idle", "w"]);
+        assert!(listed[0].jobs.is_empty());
+        let [held] = &listed[1].jobs[..] else { panic!("one job, not {:?}", listed[1]) };
+        assert_eq!((held.id, held.run, held.cancel_requested), (job.id, 1, false));
+        let age = |worker: &Worker| bench.store.now().as_millis() - worker.seen_at.as_millis();
+        assert!((1_000..10_000).contains(&age(&listed[0])), "{} ms", age(&listed[0]));
+        assert!(
+            (0..10_000).contains(&age(&listed[1])),
+            "a lease's sign of life is newer than the claim that was noted"
+        );
+        assert!((0..=5_000).contains(&(held.expires_at.as_millis() - bench.store.now().as_millis())));
+        // Told again: the newest counts.
+        bench.store.note_workers(&[sighting("gone", 0)]).await.expect("it works");
+        assert_eq!(workers().await[0].name.as_str(), "gone");
+        bench.place.execute("update workers set seen_at = 1", "update milepost.workers set seen_at = 'epoch'").await;
+        bench.store.tidy(u64::MAX).await.expect("it works");
+        assert_eq!(workers().await.len(), 1);
+    });
+}
+
+#[test]
+fn cancels_are_the_flags_of_live_runs_with_what_is_left_of_their_grace() {
+    on_both(async |bench| {
+        for _ in 0..2 {
+            bench.stored(json!({"kind": "k"})).await;
+        }
+        let cancels = async |worker: &str| {
+            let workers = [WorkerName::parse("other").expect("a name"), WorkerName::parse(worker).expect("a name")];
+            bench.store.cancels(&workers).await.expect("it works")
+        };
+        let records = bench.claim(json!({"max": 2})).await;
+        assert_eq!(cancels("w").await, []);
+        let Ok(rules::Cancel::Done(step)) = rules::cancel(&records[0], Some("r"), 60_000, "me", bench.store.now())
+        else {
+            panic!("a running job can be cancelled")
+        };
+        let record = step.record.clone();
+        let lease = LeaseChange { cancel_ms: Some(60_000), ..LeaseChange::default() };
+        let before = Some(records[0].job.clone());
+        let commit = bench.commit(vec![Change { before, step: *step, lease, payload: None }]).await;
+        assert_eq!(commit.committed.jobs()[0].revoked, None, "it was asked, not ended");
+        let found = cancels("w").await;
+        let [(worker, cancel)] = &found[..] else { panic!("one flag, not {found:?}") };
+        assert_eq!((worker.as_str(), cancel.job, cancel.run), ("w", record.job.id, 1));
+        assert_eq!(cancel.reason.as_deref(), Some("r"));
+        assert!((50_000..=60_000).contains(&cancel.grace_ms), "{} ms", cancel.grace_ms);
+        assert_eq!(cancels("v").await, []);
+        let held = bench.store.workers(0).await.expect("it works").pop().expect("w holds jobs").jobs;
+        let mut flags: Vec<bool> = held.iter().map(|job| job.cancel_requested).collect();
+        flags.sort_unstable();
+        assert_eq!(flags, [false, true]);
+        let past = ("update leases set cancel_at = 1 where cancel_at > 0", "where cancel_at is not null");
+        bench.place.execute(past.0, &format!("update milepost.leases set cancel_at = 'epoch' {}", past.1)).await;
+        assert_eq!(cancels("w").await[0].1.grace_ms, 0);
+        bench
+            .place
+            .execute(
+                "update leases set cancel_at = 9000000000000",
+                "update milepost.leases set cancel_at = now() + interval '1 day'",
+            )
+            .await;
+        let end = bench.append(&record, json!({"type": "cancelled"}));
+        bench.commit(vec![end]).await;
+        let left = cancels("w").await;
+        assert!(left.iter().all(|(_, cancel)| cancel.job != record.job.id), "it has ended: {left:?}");
+    });
+}
+
+#[test]
 fn limits_hold_within_a_claim() {
     on_both(async |bench| {
         for n in 0..6 {
@@ -527,17 +653,301 @@ fn limits_hold_within_a_claim() {
 }
 
 #[test]
+fn a_queue_counts_its_jobs_where_they_are() {
+    on_both(async |bench| {
+        let own = QueueName::parse("own").expect("a right name");
+        assert_eq!(bench.store.queues(Some(&own)).await.expect("the store works"), []);
+        let first = bench.stored(json!({"kind": "a", "queue": "own"})).await;
+        let due = bench.stored(json!({"kind": "b", "queue": "own", "delay_ms": 20})).await;
+        bench.stored(json!({"kind": "b", "queue": "own", "delay_ms": 600_000})).await;
+        bench.stored(json!({"kind": "k", "queue": "own", "tracked": true})).await;
+        bench.stored(json!({"kind": "k", "queue": "other"})).await;
+        for n in 0..3 {
+            bench.stored(json!({"kind": format!("end-{n}"), "queue": "own"})).await;
+        }
+        for (n, data) in [json!({}), json!({"retryable": false}), json!({"retry_after_ms": 600_000})].iter().enumerate()
+        {
+            let record = bench.claim(json!({"queues": ["own"], "kinds": [format!("end-{n}")]})).await.remove(0);
+            let kind = if n == 0 { "completed" } else { "failed" };
+            bench.commit(vec![bench.append(&record, json!({"type": kind, "data": data}))]).await;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        let read = async || bench.store.queues(Some(&own)).await.expect("the store works").remove(0);
+        let counts = QueueCounts { scheduled: 1, queued: 2, running: 1, retrying: 1, failed: 1 };
+        assert_eq!((read().await.counts, read().await.oldest_queued_at), (counts, Some(first.job.run_at)));
+        assert_eq!(bench.claim(json!({"queues": ["own"], "kinds": ["a"]})).await.len(), 1);
+        let counts = QueueCounts { queued: 1, running: 2, ..counts };
+        assert_eq!((read().await.counts, read().await.oldest_queued_at), (counts, Some(due.job.run_at)));
+        let all = bench.store.queues(None).await.expect("the store works");
+        assert_eq!(all.iter().map(|queue| queue.name.as_str()).collect::<Vec<_>>(), ["other", "own"]);
+        assert_eq!(all[1], read().await);
+        assert_eq!(all[0].counts, QueueCounts { queued: 1, ..QueueCounts::default() });
+    });
+}
+
+#[test]
+fn changes_of_a_queue_are_kept_and_bind_the_next_claim() {
+    on_both(async |bench| {
+        let name = QueueName::default();
+        let change =
+            async |change: QueueChange| bench.store.change_queue(&name, &change).await.expect("the store works");
+        let set = |patch| QueueChange::Set(SettingsPatch::parse(patch).expect("a right patch"));
+        let pause = Pause { by: "ann".to_owned(), reason: Some("é".to_owned()), at: bench.store.now() };
+        assert!(
+            !change(QueueChange::Resume).await && bench.store.queues(None).await.expect("the store works").is_empty()
+        );
+        assert!(change(QueueChange::Pause(pause.clone())).await);
+        assert!(change(set(json!({"concurrency": 5, "defaults": {"priority": 3}}))).await);
+        assert!(change(set(json!({"rate_limit": {"limit": 1, "per_ms": 3_600_000}}))).await);
+        let queue = bench.store.queues(Some(&name)).await.expect("the store works").remove(0);
+        assert_eq!((queue.paused, queue.settings.concurrency), (Some(pause), Some(5)), "what was not named stays");
+        let defaults = Defaults { priority: Some(3), ..Defaults::default() };
+        assert_eq!(bench.store.queue_defaults().await.expect("the store works"), [(name.clone(), defaults)]);
+        for _ in 0..3 {
+            bench.stored(json!({"kind": "k", "concurrency_key": "k"})).await;
+        }
+        assert_eq!(bench.claim(json!({"max": 9})).await.len(), 0);
+        assert!(change(QueueChange::Resume).await);
+        assert_eq!(bench.store.queues(Some(&name)).await.expect("the store works")[0].paused, None);
+        assert_eq!((bench.claim(json!({"max": 9})).await.len(), bench.claim(json!({"max": 9})).await.len()), (1, 0));
+        for per_key in [true, false] {
+            let rate = json!({"limit": 1, "per_ms": 3_600_000, "per_key": per_key});
+            change(set(json!({"rate_limit": rate}))).await;
+            assert_eq!(bench.claim(json!({"max": 9})).await.len(), 1, "a new rate begins anew");
+            change(set(json!({"concurrency": 6}))).await;
+            assert_eq!(bench.claim(json!({"max": 9})).await.len(), 0, "and no other setting gives it more room");
+        }
+    });
+}
+
+#[test]
+fn statistics_are_those_of_other_nodes_and_earlier_lives() {
+    on_both(async |bench| {
+        let name = |name| QueueName::parse(name).expect("a right name");
+        let slot = |queue, slot, runs: u64| {
+            let mut tally = Tally::default();
+            (0..runs).for_each(|ms| tally.add(&Observation { ran_ms: Some(ms), finished: true, waited_ms: None }));
+            QueueSlot { queue: name(queue), slot, tally }
+        };
+        let now = slot_of(bench.store.now());
+        bench.store.store_statistics(&[slot("a", now, 1), slot("b", now, 5)]).await.expect("the store works");
+        bench.store.store_statistics(&[slot("a", now, 2), slot("a", now - 1, 3)]).await.expect("the store works");
+        bench.store.store_statistics(&[slot("a", now - 90, 4)]).await.expect("the store works");
+        let read = async |store: &dyn Store, queues: &[&QueueName], since| {
+            let mut slots = store.statistics(queues, since).await.expect("the store works");
+            slots.sort_by_key(|slot| slot.slot);
+            slots
+        };
+        let (a, b, other) = (name("a"), name("b"), name("other"));
+        assert_eq!(read(&*bench.store, &[&a, &b], 0).await, [], "its own are known to the node itself");
+        drop(bench.store);
+        let store = bench.place.open().await.expect("it opens again");
+        let kept = [slot("a", now - 1, 3), slot("a", now, 2)];
+        assert_eq!(read(&*store, &[&a, &other], now - 1).await, kept);
+        assert_eq!(read(&*store, &[&b], now).await, [slot("b", now, 5)]);
+        store.store_statistics(&[slot("a", now, 9)]).await.expect("the store works");
+        assert_eq!(read(&*store, &[&a], now).await, kept[1..], "each life has its own");
+        store.tidy(u64::MAX).await.expect("the store works");
+        assert_eq!(read(&*store, &[&a], 0).await, kept, "what is too old is gone");
+    });
+}
+
+#[test]
+fn rates_and_workers_of_the_past_are_forgotten() {
+    on_both(async |bench| {
+        let rates = "rates (queue, lane, ahead_until) values ('q', 'past', 1), ('q', 'future', 9000000000000000)";
+        let workers = |old: &str, new: &str| {
+            let row = |worker: &str, at: &str| format!("('{worker}', 'n', '[]', '[]', {at})");
+            let rows = format!("{}, {}", row("past", old), row("future", new));
+            format!("workers (worker, node, queues, kinds, seen_at) values {rows}")
+        };
+        let pg_workers = workers("now() - interval '2 h'", "now()");
+        bench.place.execute(&format!("insert into {rates}"), &format!("insert into milepost.{rates}")).await;
+        bench
+            .place
+            .execute(
+                &format!("insert into {}", workers("1", "9000000000000")),
+                &format!("insert into milepost.{pg_workers}"),
+            )
+            .await;
+        bench.store.tidy(u64::MAX).await.expect("the store works");
+        for (name, table) in [("lane", "rates"), ("worker", "workers")] {
+            let select = |schema: &str| format!("select {name} from {schema}{table}");
+            assert_eq!(bench.place.texts(&select(""), &select("milepost.")).await, ["future"], "{table}");
+        }
+    });
+}
+
+#[test]
 fn what_waits_for_its_instant_becomes_claimable_with_it() {
     on_both(async |bench| {
-        let run_at = bench.stored(json!({"kind": "k", "delay_ms": 1_000})).await.job.run_at;
+        bench.stored(json!({"kind": "k", "delay_ms": 600_000})).await;
         let claimed = bench.store.claim(&[wish(json!({}), None)]).await.expect("the store works");
-        assert_eq!((taken(&claimed.answers[0]), claimed.opens_at), (vec![], Some(run_at)));
-        while bench.store.now() < run_at {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
+        assert!(taken(&claimed.answers[0]).is_empty() && claimed.opens_at.is_some_and(|at| at > bench.store.now()));
+        bench
+            .place
+            .execute("update later set run_at = 1", "update milepost.later set run_at = now() - interval '1 s'")
+            .await;
         assert_eq!(bench.store.promote().await.expect("the store works"), [QueueName::default()]);
         assert_eq!(bench.store.promote().await.expect("the store works"), []);
         assert_eq!(bench.claim(json!({})).await.len(), 1);
+    });
+}
+
+#[test]
+fn a_backlog_is_read_oldest_first_up_to_where_it_ended() {
+    on_both(async |bench| {
+        let backlog = |queue: &str, part, code: Option<&str>| Backlog {
+            queue: QueueName::parse(queue).expect("a right name"),
+            part,
+            error_code: code.map(str::to_owned),
+        };
+        let extent = async |backlog: &Backlog| bench.store.backlog_extent(backlog).await.expect("the store works");
+        let waiting = backlog("q", BacklogPart::Waiting, None);
+        assert_eq!(extent(&waiting).await, BacklogExtent::UnknownQueue);
+        let mut ids = Vec::new();
+        for (queue, delay_ms) in [("q", 0), ("q", 600_000), ("other", 0), ("q", 0), ("q", 600_000)] {
+            let spec = json!({"kind": "k", "queue": queue, "delay_ms": delay_ms, "max_attempts": 1});
+            ids.push(bench.stored(spec).await.job.id);
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        ids.remove(2);
+        let upto = ids[3];
+        assert_eq!(extent(&waiting).await, BacklogExtent::UpTo(upto));
+        bench.stored(json!({"kind": "k", "queue": "q"})).await;
+        let read = async |backlog: &Backlog, range: &BacklogRange| {
+            let jobs = bench.store.backlog(backlog, range).await.expect("the store works");
+            jobs.into_iter().map(|job| job.id).collect::<Vec<_>>()
+        };
+        let page = async |backlog: &Backlog, after, limit| read(backlog, &BacklogRange { after, upto, limit }).await;
+        let begin = JobId::lowest_at(Timestamp::from_millis(0));
+        assert_eq!(page(&waiting, begin, 3).await, ids[..3]);
+        assert_eq!(page(&waiting, ids[2], 3).await, ids[3..], "what came later is not in it");
+        assert_eq!(page(&backlog("q", BacklogPart::Waiting, Some("c")), begin, 9).await, []);
+
+        assert_eq!(extent(&backlog("q", BacklogPart::Dead, None)).await, BacklogExtent::Empty);
+        let fails =
+            |code: &str, retryable: bool| json!({"type": "failed", "data": {"code": code, "retryable": retryable}});
+        for code in ["c", "d"] {
+            let run = bench.claim(json!({"queues": ["q"]})).await.remove(0);
+            bench.commit(vec![bench.append(&run, fails(code, false))]).await;
+        }
+        let run = bench.stored(json!({"kind": "k", "queue": "q", "tracked": true})).await;
+        bench.commit(vec![bench.append(&run, fails("c", false))]).await;
+        let (dead, upto) = (backlog("q", BacklogPart::Dead, None), run.job.id);
+        assert_eq!(extent(&dead).await, BacklogExtent::UpTo(upto));
+        let range = BacklogRange { after: begin, upto, limit: 9 };
+        let all = async |backlog| read(&backlog, &range).await;
+        assert_eq!(all(dead).await, [ids[0], ids[2]], "tracked ones are nobody's to put back");
+        assert_eq!(all(backlog("q", BacklogPart::Dead, Some("d"))).await, [ids[2]]);
+        assert_eq!(all(backlog("other", BacklogPart::Dead, None)).await, []);
+
+        bench.stored(json!({"kind": "k", "queue": "tries", "max_attempts": 2})).await;
+        let run = bench.claim(json!({"queues": ["tries"]})).await.remove(0);
+        bench.commit(vec![bench.append(&run, fails("c", true))]).await;
+        let range = BacklogRange { upto: run.job.id, ..range };
+        let tries = async |code| read(&backlog("tries", BacklogPart::Waiting, Some(code)), &range).await;
+        assert_eq!((tries("c").await, tries("d").await), (vec![run.job.id], vec![]), "it waits for its next try");
+
+        let keyed = json!({"kind": "k", "queue": "keys", "unique_key": "k"});
+        bench.stored(keyed.clone()).await;
+        let run = bench.claim(json!({"queues": ["keys"]})).await.remove(0);
+        bench.commit(vec![bench.append(&run, fails("c", false))]).await;
+        let dead = backlog("keys", BacklogPart::Dead, None);
+        let range = BacklogRange { upto: run.job.id, ..range };
+        let free = BacklogJob { id: run.job.id, unique_key: Some("k".to_owned()) };
+        assert_eq!(bench.store.backlog(&dead, &range).await.expect("the store works"), [free]);
+        bench.stored(keyed).await;
+        assert_eq!(read(&dead, &range).await, [], "its key is held");
+    });
+}
+
+#[test]
+fn a_waiting_job_knows_what_it_waits_for() {
+    on_both(async |bench| {
+        let sql = async |sqlite: &str, postgres: &str| bench.place.execute(sqlite, postgres).await;
+        let said = async |id| {
+            let (job, waiting_for) =
+                bench.store.waiting_for(id, false).await.expect("the store works").expect("it is there");
+            assert_eq!(job.id, id);
+            json!(waiting_for)
+        };
+        let mut ids = Vec::new();
+        for (key, priority) in [("a", 0), ("a", 0), ("b", 0), ("a", 0), ("b", 0), ("b", 9), ("a", 0)] {
+            let spec = json!({"queue": "q", "kind": "k", "concurrency_key": key, "priority": priority});
+            ids.push(bench.stored(spec).await.job.id);
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        let none = json!({"reason": "no_worker"});
+        let told = bench.store.waiting_for(ids[0], true).await.expect("the store works");
+        assert_eq!(json!(told.and_then(|(_, waiting_for)| waiting_for)), json!({"reason": "ahead", "ahead": 1}));
+        assert_eq!(said(ids[0]).await, none);
+        for (worker, queues, kinds, seen) in [
+            ("other-queue", r#"["p"]"#, "[]", 0),
+            ("other-kind", r#"["q"]"#, r#"["l"]"#, 0),
+            ("long-gone", r#"["q"]"#, "[]", 61_000),
+        ] {
+            let seen_at = bench.store.now().as_millis() - seen;
+            let row = format!(
+                "workers (worker, node, queues, kinds, seen_at) values ('{worker}', 'n', '{queues}', '{kinds}'"
+            );
+            sql(
+                &format!("insert into {row}, {seen_at})"),
+                &format!("insert into milepost.{row}, to_timestamp({seen_at} / 1000.0))"),
+            )
+            .await;
+        }
+        assert_eq!(said(ids[0]).await, none, "none of them would take it");
+        sql(r#"update workers set kinds = '["j", "k"]'"#, r#"update milepost.workers set kinds = '["j", "k"]'"#).await;
+        // The order of a claim: b9 · a0 b2 · a1 b4 · a3 · a6 (the lane after the one served last begins).
+        for (index, ahead) in [(0, 1), (2, 2), (1, 3), (4, 4), (3, 5), (6, 6)] {
+            assert_eq!(said(ids[index]).await, json!({"reason": "ahead", "ahead": ahead}), "{index}");
+        }
+        assert_eq!(said(ids[5]).await, none, "it is next");
+
+        let run = bench.claim(json!({"queues": ["q"]})).await.remove(0);
+        assert_eq!((run.job.id, said(run.job.id).await), (ids[5], Value::Null));
+        let set =
+            async |to: &str| sql(&format!("update queues set {to}"), &format!("update milepost.queues set {to}")).await;
+        set(r#"settings = '{"concurrency_per_key":1}'"#).await;
+        let expected = json!({"reason": "concurrency_key", "key": "b", "running": 1, "limit": 1, "jobs": [run.job.id]});
+        assert_eq!(said(ids[4]).await, expected);
+        assert_eq!(
+            said(ids[1]).await,
+            json!({"reason": "ahead", "ahead": 1}),
+            "lanes without a free slot do not count"
+        );
+        set(r#"settings = '{"concurrency":1}'"#).await;
+        let expected = json!({"reason": "concurrency", "running": 1, "limit": 1, "jobs": [run.job.id]});
+        assert_eq!(said(ids[1]).await, expected);
+        let until = bench.store.now().plus_millis(60_000);
+        let us = until.as_millis() * 1_000;
+        set(&format!(
+            r#"settings = '{{"rate_limit":{{"limit":1,"per_ms":1000,"burst":1,"per_key":false}}}}', ahead_until = {us}"#
+        ))
+        .await;
+        let expected = json!({"reason": "rate_limit", "limit": 1, "per_ms": 1_000, "burst": 1, "until": until});
+        assert_eq!(said(ids[1]).await, expected);
+        let ms = until.as_millis();
+        sql(
+            &format!("update queues set held_until = {ms}"),
+            &format!("update milepost.queues set held_until = to_timestamp({ms} / 1000.0)"),
+        )
+        .await;
+        assert_eq!(said(ids[1]).await, json!({"reason": "held", "until": until}));
+        let paused = "paused_by = 'ops', paused_reason = 'r', paused_at =";
+        sql(
+            &format!("update queues set {paused} {ms}"),
+            &format!("update milepost.queues set {paused} to_timestamp({ms} / 1000.0)"),
+        )
+        .await;
+        let paused = json!({"by": "ops", "reason": "r", "at": until});
+        assert_eq!(said(ids[1]).await, json!({"reason": "paused", "paused": paused}));
+        let later = bench.stored(json!({"queue": "q", "kind": "k", "delay_ms": 600_000})).await;
+        assert_eq!(said(later.job.id).await, json!({"reason": "run_at", "run_at": later.job.run_at}));
+        assert_eq!(said(bench.stored(tracked()).await.job.id).await, Value::Null);
+        let unknown = JobId::mint(bench.store.now(), [0; 10]);
+        assert!(bench.store.waiting_for(unknown, false).await.expect("the store works").is_none());
     });
 }
 

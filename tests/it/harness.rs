@@ -4,15 +4,21 @@
 mod fold;
 mod http;
 mod job;
+mod lane;
+mod queue;
 mod random;
+mod runs;
 mod server;
 mod sse;
 mod stream;
 
 pub use fold::{assert_covers, fold, plain};
 pub use http::{Answer, Connection, Request};
-pub use job::{Job, Posted, assert_problem, number, pairs, text};
+pub use job::{Job, Posted, assert_problem, instant, number, pairs, text};
+pub use lane::{Lane, Lease, SWEEP, assert_folds, assert_lost, keys, merged, millis, now_ms, tries};
+pub use queue::{Queue, Worker};
 pub use random::Random;
+pub use runs::{Run, most_at_once, most_in_a_window, runs};
 pub use server::{Directory, Server, Store, milepost, run_to_end};
 pub use sse::{Frame, Parser};
 pub use stream::Stream;

@@ -8,7 +8,7 @@ use crate::harness::*;
 
 on_both_stores!(description_names_every_route_and_every_reference_resolves);
 
-const ROUTES: [(&str, &[&str]); 10] = [
+const ROUTES: [(&str, &[&str]); 19] = [
     ("/v1/jobs", &["get", "post"]),
     ("/v1/jobs/batch", &["post"]),
     ("/v1/jobs/{id}", &["get", "delete"]),
@@ -17,8 +17,25 @@ const ROUTES: [(&str, &[&str]); 10] = [
     ("/v1/jobs/{id}/result", &["get"]),
     ("/v1/jobs/{id}/cancel", &["post"]),
     ("/v1/jobs/{id}/retry", &["post"]),
+    ("/v1/claims", &["post"]),
+    ("/v1/workers", &["get"]),
+    ("/v1/workers/{worker}/signals", &["get"]),
+    ("/v1/queues", &["get"]),
+    ("/v1/queues/{q}", &["get", "patch"]),
+    ("/v1/queues/{q}/pause", &["post"]),
+    ("/v1/queues/{q}/resume", &["post"]),
+    ("/v1/queues/{q}/purge", &["post"]),
+    ("/v1/queues/{q}/redrive", &["post"]),
     ("/livez", &["get"]),
     ("/readyz", &["get"]),
+];
+
+/// The routes that do not create a queue.
+const UNKNOWN_QUEUE_IS_404: [(&str, &str); 4] = [
+    ("get", "/v1/queues/{q}"),
+    ("post", "/v1/queues/{q}/resume"),
+    ("post", "/v1/queues/{q}/purge"),
+    ("post", "/v1/queues/{q}/redrive"),
 ];
 
 /// Every `$ref` below a value.
@@ -33,6 +50,17 @@ fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
     }
 }
 
+/// The description of a path, however its parameters are called.
+fn named<'a>(document: &'a Value, path: &str) -> &'a Value {
+    let shape = |path: &str| -> Vec<String> {
+        let parts = path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part });
+        parts.map(str::to_owned).collect()
+    };
+    let paths = document["paths"].as_object().expect("paths is an object");
+    let found = paths.iter().find(|(known, _)| shape(known) == shape(path));
+    found.map_or(&Value::Null, |(_, described)| described)
+}
+
 async fn description_names_every_route_and_every_reference_resolves(store: Store) {
     let server = store.shared().await;
     let answer = server.get("/openapi.json").send().await;
@@ -42,13 +70,16 @@ async fn description_names_every_route_and_every_reference_resolves(store: Store
     let mut names = HashSet::new();
     for (path, methods) in ROUTES {
         for method in methods {
-            let operation = &document["paths"][path][method];
+            let operation = &named(&document, path)[method];
             assert!(operation.is_object(), "{method} {path} is missing");
             let responses = operation["responses"].as_object().expect("responses is an object");
             assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path} never succeeds");
             assert!(names.insert(text(&operation["operationId"]).to_owned()), "{}", operation["operationId"]);
             if path.contains("{id}") {
                 assert!(responses.contains_key("404"), "{method} {path} finds every job");
+            }
+            if UNKNOWN_QUEUE_IS_404.contains(&(*method, path)) {
+                assert!(responses.contains_key("404"), "{method} {path} finds every queue");
             }
         }
     }

@@ -20,14 +20,6 @@ fn log_of(case: &Value) -> &[Value] {
     case["events"].as_array().expect("events is a list")
 }
 
-async fn assert_folds(job: &Job) -> Value {
-    let (state, log) = (job.state().await, job.log().await);
-    let mut expected = fold(&log);
-    expected["id"] = job.id.clone().into();
-    assert_eq!(plain(&state), plain(&expected), "the log: {log:#?}");
-    state
-}
-
 #[test]
 fn golden_logs_fold_to_their_documents() {
     for case in golden() {
@@ -47,7 +39,7 @@ async fn server_folds_the_golden_logs(store: Store) {
             data.as_object_mut().expect("data is an object").remove("offset");
             job.append(json!({"type": event["type"], "data": data})).await;
         }
-        let state = assert_folds(&job).await;
+        let state = job.folded().await;
         for field in ["state", "terminal", "seq", "attempt", "output", "error", "cancel_requested"] {
             assert_eq!(state[field], case["state"][field], "{field} of {}", case["name"]);
         }
@@ -84,7 +76,7 @@ async fn state_is_the_fold_of_the_log_after_every_event(store: Store) {
     ];
     for end in ends {
         let job = server.job(json!({"kind": "k", "tracked": true, "subject": "s", "meta": {"m": 1}})).await;
-        assert_folds(&job).await;
+        job.folded().await;
         let mut before = job.state().await;
         for step in 0..25 {
             let events: Vec<Value> = (0..random.below(4) + 1).map(|_| any_event(&mut random)).collect();
@@ -92,13 +84,13 @@ async fn state_is_the_fold_of_the_log_after_every_event(store: Store) {
             if step == 12 {
                 job.cancel(json!({"grace_ms": 60_000, "reason": "r"})).await.expect(202);
             }
-            let state = assert_folds(&job).await;
+            let state = job.folded().await;
             let percent = state["progress"]["percent"].as_f64();
             assert!(percent >= before["progress"]["percent"].as_f64(), "{percent:?} fell");
             before = state;
         }
         job.append(end).await;
-        let state = assert_folds(&job).await;
+        let state = job.folded().await;
         let opened = job.stream().await.frame().await.json();
         assert_eq!(opened, state, "the stream opens with the same document");
     }
@@ -108,12 +100,12 @@ async fn life_of_a_waiting_job_folds_too(store: Store) {
     let server = store.shared().await;
     for spec in [json!({"kind": "k", "priority": 3}), json!({"kind": "k", "delay_ms": 3_600_000})] {
         let job = server.job(spec).await;
-        assert_folds(&job).await;
+        job.folded().await;
         for _ in 0..2 {
             job.cancel(json!({"reason": "r"})).await.expect(202);
-            assert_folds(&job).await;
+            job.folded().await;
             job.post("/retry").send().await.expect(202);
-            assert_folds(&job).await;
+            job.folded().await;
         }
         assert_eq!(job.types().await, ["queued", "cancelled", "requeued", "cancelled", "requeued"]);
     }

@@ -15,6 +15,7 @@ use super::{Command, ServiceError};
 use crate::bus::Bus;
 use crate::domain::{Clocks, JobId, Limits, Refusal};
 use crate::service::defaults::QueueDefaults;
+use crate::service::queues::Statistics;
 use crate::store::{Lookup, Resolved, Store, StoreError};
 
 /// What one batch carries at most, in events and jobs.
@@ -24,28 +25,19 @@ const BATCH: usize = 1_000;
 const SINGLE_ROUND: usize = 3;
 const LAST_ROUND: usize = 12;
 
+/// What all committers of a process share.
 pub(super) struct Committer {
-    store: Arc<dyn Store>,
-    bus: Arc<Bus>,
-    limits: Arc<Limits>,
+    pub store: Arc<dyn Store>,
+    pub bus: Arc<Bus>,
+    pub limits: Arc<Limits>,
     /// The newest id minted by this process, see [`Fold`].
-    last_id: Arc<AtomicU64>,
-    recent: Arc<Recent>,
-    defaults: Arc<QueueDefaults>,
+    pub last_id: Arc<AtomicU64>,
+    pub recent: Arc<Recent>,
+    pub defaults: Arc<QueueDefaults>,
+    pub statistics: Arc<Statistics>,
 }
 
 impl Committer {
-    pub fn new(
-        store: Arc<dyn Store>,
-        bus: Arc<Bus>,
-        limits: Arc<Limits>,
-        last_id: Arc<AtomicU64>,
-        recent: Arc<Recent>,
-        defaults: Arc<QueueDefaults>,
-    ) -> Self {
-        Self { store, bus, limits, last_id, recent, defaults }
-    }
-
     /// Works until every sender is gone and the queue is empty.
     pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         while let Some(first) = commands.recv().await {
@@ -110,6 +102,7 @@ impl Committer {
                     return batch;
                 }
                 Ok(commit) => {
+                    self.statistics.record(&commit.committed);
                     self.bus.publish(&commit.committed);
                     lost = commit.conflicts;
                 }

@@ -10,6 +10,8 @@ alter table leases
 update leases l set tracked = true, lease_ms = (s.policy ->> 'timeout_ms')::bigint from specs s where s.job_id = l.job_id;
 -- "How many run, of this queue and key?" Nothing that a heartbeat changes is indexed.
 create index leases_queue on leases (queue, concurrency_key);
+-- "What has this worker been asked to stop?" Few are.
+create index leases_cancel on leases (worker) where cancel_at is not null;
 alter table leases set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
 -- Runs that ended without using up their attempt: within this attempt, and in a row without a sign of life.

@@ -12,6 +12,7 @@ use super::write::{open_leases, update_jobs};
 use crate::domain::dispatch::{Candidate, QueueState};
 use crate::domain::{ClaimRequest, Clocks, JobId, Json, QueueName, Record, Timestamp};
 use crate::store::claim::{Counter, Dealt, Pick, Picked, Taken, Wish, WishAnswer, deal, full_queues};
+use crate::store::clock::Clock;
 use crate::store::row::{self, Columns, JOB_COLUMNS, RECORD_COLUMNS, RECORD_SOURCE};
 use crate::store::{Change, Claimed, Committed, IDEMPOTENCY_MS, StoreError};
 
@@ -43,13 +44,16 @@ async fn next_instant(connection: &mut PgConnection) -> Result<Option<Timestamp>
     Ok(next.map(Timestamp::from_datetime))
 }
 
-pub(super) async fn claim(pool: &PgPool, wishes: &[Wish], now: Timestamp) -> Result<Claimed, StoreError> {
+pub(super) async fn claim(pool: &PgPool, wishes: &[Wish], clock: &Clock) -> Result<Claimed, StoreError> {
     let mut transaction = pool.begin().await?;
     let connection = &mut *transaction;
     let mut answers = answer_again(connection, wishes).await?;
     let fresh: Vec<usize> = (0..wishes.len()).filter(|index| answers[*index].is_none()).collect();
     let requests: Vec<&ClaimRequest> = fresh.iter().map(|index| &wishes[*index].request).collect();
-    let (mut queues, mut next) = lock_queues(connection, &requests, now).await?;
+    let (mut queues, mut next) = lock_queues(connection, &requests, clock.now()).await?;
+    // Not before the locks are held and leases were counted: else a run would begin, by the log, before the one has
+    // ended that made room for it.
+    let now = clock.now();
     if next.is_some_and(|next| next <= now) {
         promote(connection, now).await?;
         next = next_instant(connection).await?;
@@ -163,7 +167,7 @@ async fn lock_queues(
 }
 
 /// From live leases, never from a counter that could drift.
-async fn count_running(
+pub(super) async fn count_running(
     connection: &mut PgConnection,
     queues: &mut HashMap<QueueName, QueueState>,
 ) -> Result<(), StoreError> {
@@ -186,7 +190,7 @@ async fn count_running(
     Ok(())
 }
 
-async fn gather_rates(
+pub(super) async fn gather_rates(
     connection: &mut PgConnection,
     queues: &mut HashMap<QueueName, QueueState>,
     now: Timestamp,
@@ -207,8 +211,8 @@ async fn gather_rates(
     Ok(())
 }
 
-struct Hand<'a> {
-    connection: &'a mut PgConnection,
+pub(super) struct Hand<'a> {
+    pub(super) connection: &'a mut PgConnection,
 }
 
 impl Counter for Hand<'_> {
@@ -217,27 +221,29 @@ impl Counter for Hand<'_> {
     async fn pick(&mut self, pick: Pick<'_>) -> Result<Picked, StoreError> {
         // The kind is part of another index, and of every probe.
         let kind = if pick.kind.is_some() { "and r.kind = $8" } else { "and $8::text is null" };
+        // A lane that this claim has emptied already is none.
+        let unseen = "and ($7 = 0 or r.job_id <> all($5))";
         let sql = format!(
             "with recursive top as (
                  select r.rank, coalesce($3::json ->> r.rank::text, '') collate \"C\" as turn
                  from ready r where r.queue = $1 {kind} and r.rank >= $2 order by r.rank limit 1
              ), after (lane, found) as (
                  (select r.lane, case when r.lane = any($4) then 0 else 1 end from ready r
-                  where r.queue = $1 {kind} and r.rank = (select rank from top) and r.lane > (select turn from top) order by r.lane limit 1)
+                  where r.queue = $1 {kind} and r.rank = (select rank from top) and r.lane > (select turn from top) {unseen} order by r.lane limit 1)
                  union all
                  select n.lane, after.found + case when n.lane = any($4) then 0 else 1 end
                  from after, lateral (
                      select r.lane from ready r where r.queue = $1 {kind} and r.rank = (select rank from top)
-                         and r.lane > after.lane order by r.lane limit 1) n
+                         and r.lane > after.lane {unseen} order by r.lane limit 1) n
                  where after.found < $6
              ), before (lane, found) as (
                  (select r.lane, case when r.lane = any($4) then 0 else 1 end from ready r
-                  where r.queue = $1 {kind} and r.rank = (select rank from top) and r.lane <= (select turn from top) order by r.lane limit 1)
+                  where r.queue = $1 {kind} and r.rank = (select rank from top) and r.lane <= (select turn from top) {unseen} order by r.lane limit 1)
                  union all
                  select n.lane, before.found + case when n.lane = any($4) then 0 else 1 end
                  from before, lateral (
                      select r.lane from ready r where r.queue = $1 {kind} and r.rank = (select rank from top)
-                         and r.lane > before.lane and r.lane <= (select turn from top) order by r.lane limit 1) n
+                         and r.lane > before.lane and r.lane <= (select turn from top) {unseen} order by r.lane limit 1) n
                  where before.found < $6 - (select count(*) from after where lane <> all($4))
              ), lanes as (
                  select lane from after where lane <> all($4) union select lane from before where lane <> all($4)
@@ -247,8 +253,7 @@ impl Counter for Hand<'_> {
              select top.rank, share.heads, share.lanes, h.job_id, lanes.lane, h.run_at
              from top cross join share left join lanes on true left join lateral (
                  select r.job_id, r.run_at from ready r
-                 where r.queue = $1 {kind} and r.rank = top.rank and r.lane = lanes.lane
-                     and ($7 = 0 or r.job_id <> all($5))
+                 where r.queue = $1 {kind} and r.rank = top.rank and r.lane = lanes.lane {unseen}
                  order by r.run_at, r.job_id limit share.heads) h on true"
         );
         let seen: Vec<Uuid> = pick.seen.iter().map(|id| id.as_uuid()).collect();

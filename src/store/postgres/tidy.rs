@@ -1,10 +1,10 @@
-//! Housekeeping: old idempotency keys, and the partitions of `events`, one per day.
+//! Housekeeping: rows that mean nothing any more, and the partitions of `events`, one per day.
 
 use sqlx::postgres::PgPool;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::domain::{JobId, Timestamp};
-use crate::store::{IDEMPOTENCY_MS, StoreError};
+use crate::domain::{JobId, Timestamp, oldest_slot};
+use crate::store::{IDEMPOTENCY_MS, StoreError, WORKER_MS};
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
@@ -17,6 +17,19 @@ pub(super) async fn tidy(pool: &PgPool, now: Timestamp, keep_ms: u64) -> Result<
         .bind(IDEMPOTENCY_MS as f64)
         .execute(pool)
         .await?;
+    sqlx::query("delete from queue_stats where slot < $1").bind(oldest_slot(now)).execute(pool).await?;
+    sqlx::query("delete from workers where seen_at < now() - $1 * interval '1 ms'")
+        .bind(WORKER_MS as f64)
+        .execute(pool)
+        .await?;
+    // Claims lock rates in an order of their own; what one of them is at is not old.
+    sqlx::query(
+        "delete from rates where (queue, lane) in (
+             select queue, lane from rates where ahead_until < $1 for update skip locked)",
+    )
+    .bind(now.as_millis() * 1_000)
+    .execute(pool)
+    .await?;
     sqlx::query("delete from nodes where alive_at < now() - interval '1 day'").execute(pool).await?;
     let mut connection = pool.acquire().await?;
     // One node at a time; the others find the work done.

@@ -9,6 +9,8 @@ alter table leases add column tracked integer not null default 0;
 update leases set tracked = 1,
     lease_ms = (select s.policy ->> 'timeout_ms' from specs s where s.job_id = leases.job_id);
 create index leases_queue on leases (queue, concurrency_key);
+-- "What has this worker been asked to stop?" Few are.
+create index leases_cancel on leases (worker) where cancel_at is not null;
 
 -- Runs that ended without using up their attempt: within this attempt, and in a row without a sign of life.
 alter table jobs add column released integer not null default 0;

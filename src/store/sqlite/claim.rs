@@ -139,6 +139,16 @@ async fn gather_queues(
     .fetch_all(&mut *connection)
     .await?;
     let mut queues = rows.iter().map(row::queue_state).collect::<Result<HashMap<_, _>, _>>()?;
+    gather_limits(connection, &mut queues, now).await?;
+    Ok(queues)
+}
+
+/// What the limits of queues need.
+pub(super) async fn gather_limits(
+    connection: &mut SqliteConnection,
+    queues: &mut HashMap<QueueName, QueueState>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
     let limited: Vec<&QueueName> = queues
         .iter()
         .filter(|(_, s)| s.settings.concurrency.is_some() || s.settings.concurrency_per_key.is_some())
@@ -154,7 +164,7 @@ async fn gather_queues(
         .fetch_all(&mut *connection)
         .await?;
         for row in rows {
-            row::count_running(&row, &mut queues)?;
+            row::count_running(&row, queues)?;
         }
     }
     let per_key = |state: &QueueState| state.settings.rate_limit.is_some_and(|rate| rate.per_key);
@@ -169,19 +179,20 @@ async fn gather_queues(
         .fetch_all(connection)
         .await?;
         for row in rows {
-            row::gather_rate(&row, &mut queues)?;
+            row::gather_rate(&row, queues)?;
         }
     }
-    Ok(queues)
+    Ok(())
 }
 
-struct Hand<'a> {
-    connection: &'a mut SqliteConnection,
-    now: Timestamp,
+pub(super) struct Hand<'a> {
+    pub(super) connection: &'a mut SqliteConnection,
+    pub(super) now: Timestamp,
 }
 
 impl Hand<'_> {
-    /// Up to `limit` lanes at a rank, along the index: each step is one probe, whatever waits in the lane.
+    /// Up to `limit` lanes at a rank that hold something not seen yet, along the index: each step is one probe, whatever
+    /// waits in the lane.
     async fn lanes(
         &mut self,
         pick: &Pick<'_>,
@@ -194,11 +205,13 @@ impl Hand<'_> {
         let mut lanes = Vec::new();
         let turn = pick.turns.get(&(rank as i32)).map_or("", String::as_str);
         let mut last = (!wrapped).then(|| turn.to_owned());
+        let seen = json!(pick.seen).to_string();
         while lanes.len() < limit {
             // "Greater or equal to the empty text" is every lane, the one without a key included.
             let from = if last.is_some() { ">" } else { ">=" };
             let sql = format!(
-                "select lane from ready where queue = ?1 {kind} and rank = ?2 and lane {from} ?3 {bound} order by lane limit 1"
+                "select lane from ready where queue = ?1 {kind} and rank = ?2 and lane {from} ?3 {bound}
+                     and job_id not in (select value from json_each(?6)) order by lane limit 1"
             );
             let next: Option<String> = sqlx::query_scalar(AssertSqlSafe(sql))
                 .bind(pick.queue.as_str())
@@ -206,6 +219,7 @@ impl Hand<'_> {
                 .bind(last.clone().unwrap_or_default())
                 .bind(pick.kind.map(QueueName::as_str))
                 .bind(turn)
+                .bind(&seen)
                 .fetch_optional(&mut *self.connection)
                 .await?;
             let Some(next) = next else { break };

@@ -42,6 +42,11 @@ impl Request {
         self.header("Content-Type", "application/x-ndjson").body(body)
     }
 
+    /// For an answer that may rightly take longer than others.
+    pub fn patient(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
     pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.body = Some(body.into());
         self

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Answer, Connection, PATIENCE, Request, Server, Stream, eventually, unique, within};
+use super::{Answer, Connection, PATIENCE, Request, Server, Stream, eventually, fold, plain, unique, within};
 
 impl Server {
     pub async fn enqueue(&self, spec: &Value) -> Answer {
@@ -39,11 +39,34 @@ impl Server {
 pub struct Job {
     pub server: Server,
     pub id: String,
+    /// With one, appends are written under it.
+    lease: Option<Lease>,
+}
+
+/// What a claim hands out beside the job. Nothing renews it but the test's own appends.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    pub token: String,
+    pub run: u64,
+    pub expires_at: Value,
 }
 
 impl Job {
     pub fn new(server: &Server, id: &str) -> Self {
-        Self { server: server.clone(), id: id.to_owned() }
+        Self { server: server.clone(), id: id.to_owned(), lease: None }
+    }
+
+    pub fn under(mut self, lease: Lease) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    pub fn lease(&self) -> &Lease {
+        self.lease.as_ref().expect("the job was claimed")
+    }
+
+    pub fn run(&self) -> u64 {
+        self.lease().run
     }
 
     pub fn path(&self, rest: &str) -> String {
@@ -55,11 +78,29 @@ impl Job {
     }
 
     pub fn post(&self, rest: &str) -> Request {
-        self.server.post(&self.path(rest))
+        let request = self.server.post(&self.path(rest));
+        match &self.lease {
+            Some(lease) if rest.starts_with("/events") => request.header("Lease-Token", &lease.token),
+            _ => request,
+        }
+    }
+
+    /// A heartbeat that is held for so long unless there is something to say.
+    pub fn hold(&self, wait_ms: u64) -> Request {
+        self.post(&format!("/events?wait_ms={wait_ms}")).json(&json!([]))
     }
 
     pub async fn state(&self) -> Value {
         self.get("").send().await.expect(200)
+    }
+
+    /// The state document, which must be the fold of the log.
+    pub async fn folded(&self) -> Value {
+        let (state, log) = (self.state().await, self.log().await);
+        let mut expected = fold(&log);
+        expected["id"] = self.id.clone().into();
+        assert_eq!(plain(&state), plain(&expected), "the log: {log:#?}");
+        state
     }
 
     /// Sends an event or an array of events.
@@ -89,6 +130,10 @@ impl Job {
         self.append(json!({"type": "completed", "data": {}})).await
     }
 
+    pub async fn fail(&self, data: Value) -> u64 {
+        self.append(json!({"type": "failed", "data": data})).await
+    }
+
     /// `count` log events, as few requests as the contract allows.
     pub async fn fill(&self, count: usize) {
         let all: Vec<Value> = (0..count).map(|n| json!({"type": "log", "data": {"message": n.to_string()}})).collect();
@@ -99,6 +144,10 @@ impl Job {
 
     pub async fn cancel(&self, body: Value) -> Answer {
         self.post("/cancel").json(&body).send().await
+    }
+
+    pub async fn retry(&self) -> Answer {
+        self.post("/retry").send().await
     }
 
     pub async fn delete(&self) -> Answer {
@@ -224,6 +273,16 @@ pub fn assert_problem(problem: &Value, status: u16, code: &str) {
     for field in ["title", "detail"] {
         assert!(problem[field].as_str().is_some_and(|text| !text.is_empty()), "{field} of {problem}");
     }
+}
+
+/// The moment that a text of the contract's form names, in milliseconds since 1970.
+#[track_caller]
+pub fn instant(value: &Value) -> i64 {
+    let written = text(value);
+    let format = &time::format_description::well_known::Rfc3339;
+    let parsed = time::OffsetDateTime::parse(written, format).unwrap_or_else(|error| panic!("{error} in {value}"));
+    assert!(written.ends_with('Z') && written.len() == 24, "{written} has no milliseconds or another zone");
+    (parsed.unix_timestamp_nanos() / 1_000_000) as i64
 }
 
 /// `(type, data)` of each event, as a table reads.

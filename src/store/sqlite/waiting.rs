@@ -1,0 +1,87 @@
+//! Why a job waits. Reads only: the answer is a glance.
+
+use std::collections::HashMap;
+
+use sqlx::{AssertSqlSafe, Row, SqliteConnection};
+
+use super::claim::{Hand, gather_limits};
+use super::read::LIVE;
+use crate::domain::waiting::{NAMED, Surroundings, WaitingFor};
+use crate::domain::{Job, JobId, QueueName, Record, Timestamp};
+use crate::store::StoreError;
+use crate::store::row::{self, Columns, JOB_COLUMNS, RECORD_COLUMNS, RECORD_SOURCE};
+use crate::store::waiting::{Lookout, explain};
+
+pub(super) async fn waiting_for(
+    connection: &mut SqliteConnection,
+    id: JobId,
+    is_asked_for: bool,
+    now: Timestamp,
+) -> Result<Option<(Job, Option<WaitingFor>)>, StoreError> {
+    explain(&mut Hand { connection, now }, id, is_asked_for, now).await
+}
+
+impl Lookout for Hand<'_> {
+    async fn record(&mut self, id: JobId) -> Result<Option<Record>, StoreError> {
+        let sql = format!("select {JOB_COLUMNS}, {RECORD_COLUMNS}, {LIVE} {RECORD_SOURCE} where jobs.job_id = ?2");
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(self.now.as_millis()).bind(id.to_string());
+        let row = query.fetch_optional(&mut *self.connection).await?;
+        Ok(row.map(|row| row::record(&row)).transpose()?.map(|(record, _)| record))
+    }
+
+    async fn surroundings(
+        &mut self,
+        queue: &QueueName,
+        lane: &str,
+        now: Timestamp,
+    ) -> Result<Surroundings, StoreError> {
+        let row = sqlx::query(
+            "select queue, settings, paused_at is not null as paused, held_until, turns, ahead_until, paused_by,
+                 paused_reason, paused_at
+             from queues where queue = ?",
+        )
+        .bind(queue.as_str())
+        .fetch_optional(&mut *self.connection)
+        .await?;
+        let Some(row) = row else { return Ok(Surroundings::default()) };
+        let mut queues = HashMap::from([row::queue_state(&row)?]);
+        gather_limits(self.connection, &mut queues, now).await?;
+        Ok(Surroundings {
+            queue: queues.remove(queue).unwrap_or_default(),
+            pause: row::pause(&row)?,
+            running: self.running(queue, None).await?,
+            running_of_key: self.running(queue, Some(lane)).await?,
+        })
+    }
+
+    async fn has_worker(&mut self, job: &Job, since: Timestamp) -> Result<bool, StoreError> {
+        let row = sqlx::query(
+            "select exists (
+                 select 1 from workers w
+                 where w.seen_at > ?3 and exists (select 1 from json_each(w.queues) where value = ?1)
+                     and (json_array_length(w.kinds) = 0 or exists (select 1 from json_each(w.kinds) where value = ?2)))",
+        )
+        .bind(job.queue.as_str())
+        .bind(job.kind.as_str())
+        .bind(since.as_millis())
+        .fetch_one(&mut *self.connection)
+        .await?;
+        Ok(row.try_get_unchecked(0)?)
+    }
+}
+
+impl Hand<'_> {
+    /// Some jobs of a queue, or of one of its lanes, that run.
+    async fn running(&mut self, queue: &QueueName, lane: Option<&str>) -> Result<Vec<JobId>, StoreError> {
+        let rows = sqlx::query(
+            "select job_id from leases where queue = ?1 and not tracked and (?2 is null or concurrency_key = ?2)
+             order by job_id limit ?3",
+        )
+        .bind(queue.as_str())
+        .bind(lane)
+        .bind(NAMED as i64)
+        .fetch_all(&mut *self.connection)
+        .await?;
+        rows.iter().map(|row| row.id("job_id")).collect()
+    }
+}
