@@ -59,9 +59,12 @@ require() {
     [[ -n "$(postgres_bin)" ]] || packages+=(postgresql)
   fi
   if wants rust; then
+    # What the workers of `examples/` are written in.
     command -v curl >/dev/null || packages+=(curl)
+    command -v jq >/dev/null || packages+=(jq)
+    command -v python3 >/dev/null || packages+=(python3)
   fi
-  if wants web browser; then
+  if wants rust web browser; then
     has_node || packages+=(nodejs npm ca-certificates)
   fi
   if wants browser; then
@@ -91,7 +94,7 @@ require() {
     rm "$no_cluster"
   fi
   if wants rust browser; then [[ -n "$(postgres_bin)" ]] || die "postgresql was installed, but no initdb was found"; fi
-  if wants web browser; then has_node || die "node 18.19 or newer is needed, this is $(node --version 2>&1 || true)"; fi
+  if wants rust web browser; then has_node || die "node 18.19 or newer is needed, this is $(node --version 2>&1 || true)"; fi
   if wants browser; then [[ -n "$(chromium_bin)" ]] || die "chromium was installed, but was not found"; fi
 }
 

@@ -1,4 +1,4 @@
-//! Speed, as ratios measured side by side in one run: `cargo bench`, or a part: `cargo bench -- append`.
+//! Speed, as ratios measured side by side in one run: `cargo bench --bench spine`, or a part: `… -- append`.
 //!
 //! Parts: `append` (durable appends over HTTP against the same writes batched by hand on the same store), `latency`
 //! (from POST to the stream, against one bare commit), `fanout` (server CPU per delivered event with 1,000 streams,
@@ -7,10 +7,14 @@
 //! less so. The server runs on the first core, everything else on the second.
 
 mod bare;
+#[path = "../common/http.rs"]
 mod http;
+#[path = "../common/server.rs"]
 mod server;
 mod store;
+mod stream;
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use server::{Server, Store};
@@ -44,12 +48,19 @@ fn main() {
     });
 }
 
+/// A gateway on the first core.
+async fn start(store: &Store, flags: &[&str]) -> Server {
+    let server = Server::start(store, flags).await;
+    server::pin(server.id(), 0);
+    server
+}
+
 /// How long each rate is measured.
 const MEASURED: Duration = Duration::from_secs(4);
 
 async fn append(store: &Store) {
     for (in_flight, array) in [(1, 1), (32, 1), (128, 1), (8, 100)] {
-        let server = Server::start(store, &[]).await;
+        let server = start(store, &[]).await;
         let body = match array {
             1 => EVENT.to_owned(),
             n => format!("[{}]", vec![EVENT; n].join(",")),
@@ -59,7 +70,7 @@ async fn append(store: &Store) {
         for _ in 0..in_flight {
             let job = server.tracked().await;
             let (address, body) = (server.address, body.clone());
-            posters.push(tokio::spawn(async move { http::post_until(address, &job, &body, until).await }));
+            posters.push(tokio::spawn(async move { post_until(address, &job, &body, until).await }));
         }
         let (begun, cpu) = (Instant::now(), server.cpu());
         let mut answered = 0;
@@ -79,10 +90,21 @@ async fn append(store: &Store) {
     }
 }
 
+/// Posts one after the other; returns how many were answered with 200.
+async fn post_until(address: SocketAddr, job: &str, body: &str, until: Instant) -> usize {
+    let mut poster = http::Poster::connect(address).await;
+    let mut answered = 0;
+    while Instant::now() < until {
+        assert_eq!(poster.post(job, body).await, 200);
+        answered += 1;
+    }
+    answered
+}
+
 async fn latency(store: &Store) {
-    let server = Server::start(store, &[]).await;
+    let server = start(store, &[]).await;
     let job = server.tracked().await;
-    let mut stream = http::Stream::open(server.address, &job).await;
+    let mut stream = stream::Stream::open(server.address, &job).await;
     let mut poster = http::Poster::connect(server.address).await;
     let mut times = Vec::new();
     for _ in 0..400 {
@@ -111,11 +133,11 @@ fn median(mut times: Vec<Duration>) -> Duration {
 const STREAMS: usize = 1_000;
 
 async fn fanout(store: &Store) {
-    let server = Server::start(store, &[]).await;
+    let server = start(store, &[]).await;
     let job = server.tracked().await;
     let mut counters = Vec::new();
     for _ in 0..STREAMS {
-        let stream = http::Stream::open(server.address, &job).await;
+        let stream = stream::Stream::open(server.address, &job).await;
         counters.push(tokio::spawn(stream.count_bytes(MEASURED + Duration::from_secs(2))));
     }
     let mut poster = http::Poster::connect(server.address).await;
@@ -143,13 +165,13 @@ async fn fanout(store: &Store) {
 }
 
 async fn idle(store: &Store) {
-    let server = Server::start(store, &["--max-streams", "10000"]).await;
+    let server = start(store, &["--max-streams", "10000"]).await;
     let job = server.tracked().await;
-    let warm = http::Stream::open(server.address, &job).await;
+    let warm = stream::Stream::open(server.address, &job).await;
     let before = server.memory();
     let mut streams = vec![warm];
     for _ in 0..4_000 {
-        streams.push(http::Stream::open(server.address, &job).await);
+        streams.push(stream::Stream::open(server.address, &job).await);
     }
     let per_stream = (server.memory() - before) as f64 / 4_000.0 / 1024.0;
     println!("idle: {per_stream:.1} KB of memory per idle stream (budget 2 KB with socket handover)");

@@ -21,6 +21,7 @@ mod defaults;
 mod delete;
 mod enqueue;
 mod errors;
+mod examples;
 mod expiry;
 mod harness;
 mod idempotency;

@@ -61,7 +61,7 @@ impl Store {
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let path = std::env::temp_dir().join(format!("milepost-bench-{:016x}", rand::random::<u64>()));
         std::fs::create_dir_all(&path).expect("a directory can be made");
         Self(path)
@@ -96,6 +96,8 @@ pub fn cpu_of(pid: u32) -> Duration {
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
+    /// Of its database.
+    pub url: String,
     _scratch: Scratch,
 }
 
@@ -105,16 +107,15 @@ impl Server {
         let mut child = Command::new(env!("CARGO_BIN_EXE_milepost"))
             .args(["serve", "--listen", "127.0.0.1:0", "--log", "error"])
             .args(flags)
-            .env("DATABASE_URL", url)
+            .env("DATABASE_URL", &url)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the server starts");
-        pin(child.id(), 0);
         let mut line = String::new();
         let stdout = child.stdout.take().expect("stdout is piped");
         BufReader::new(stdout).read_line(&mut line).expect("the server says where it is");
         let address = line.trim().rsplit_once("http://").expect("a URL").1.parse().expect("an address");
-        Self { child, address, _scratch: scratch }
+        Self { child, address, url, _scratch: scratch }
     }
 
     /// A new tracked job's id.
@@ -122,8 +123,12 @@ impl Server {
         Poster::connect(self.address).await.enqueue(r#"{"kind":"bench","tracked":true,"timeout_ms":600000}"#).await
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn cpu(&self) -> Duration {
-        cpu_of(self.child.id())
+        cpu_of(self.id())
     }
 
     /// Resident memory, in bytes.
