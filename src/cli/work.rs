@@ -18,7 +18,7 @@ use crate::worker::reporter::Notice;
 /// Wrong configuration, as for a wrong command line.
 const USAGE: u8 = 2;
 /// How long one claim waits for work. Under what proxies cut.
-const CLAIM_WAIT_MS: u64 = 30_000;
+const CLAIM_WAIT_MS: u64 = 25_000;
 
 /// Works until told to stop. Exit codes: 0 stopped, 1 the gateway refuses to give work, 2 wrong usage.
 pub async fn run(args: WorkArgs) -> ExitCode {

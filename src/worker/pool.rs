@@ -51,6 +51,13 @@ pub enum Phase {
     Leaving,
 }
 
+/// Completes when the end has come so far.
+pub(super) async fn reached(phase: &mut watch::Receiver<Phase>, least: Phase) {
+    if phase.wait_for(|phase| *phase >= least).await.is_err() {
+        std::future::pending().await
+    }
+}
+
 /// What a job is worked on with.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
