@@ -2,6 +2,9 @@
 //! never handed out.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -13,14 +16,29 @@ on_both_stores!(
     cancel_of_a_running_job_reaches_its_worker_over_kill_9,
 );
 
+/// How many answers have come, so that the kill falls among them.
+#[derive(Clone, Default)]
+struct Count(Arc<AtomicU64>);
+
+impl Count {
+    fn up(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    async fn reaches(&self, goal: u64) {
+        eventually(PATIENCE, "a load", async || (self.0.load(Ordering::Relaxed) >= goal).then_some(())).await;
+    }
+}
+
 /// What one who cancels was told: the state that each answer showed.
-async fn cancel_until_gone(jobs: Vec<Job>, mut random: Random) -> HashMap<String, String> {
+async fn cancel_until_gone(jobs: Vec<Job>, mut random: Random, count: Count) -> HashMap<String, String> {
     let mut told = HashMap::new();
     for job in jobs {
         random.pause(8).await;
         match job.post("/cancel").json(&json!({"grace_ms": 400})).try_send().await {
             Ok(answer) if [200, 202].contains(&answer.status()) => {
                 told.insert(job.id, text(&answer.json()["state"]).to_owned());
+                count.up();
             }
             Ok(answer) => drop(answer.problem(409, "job_terminal")),
             Err(_) => break,
@@ -30,7 +48,7 @@ async fn cancel_until_gone(jobs: Vec<Job>, mut random: Random) -> HashMap<String
 }
 
 /// What a claimer was given until its gateway had gone, and the completions that were answered.
-async fn claim_until_gone(lane: Lane, mut random: Random) -> (Vec<Lease>, Vec<String>) {
+async fn claim_until_gone(lane: Lane, mut random: Random, count: Count) -> (Vec<Lease>, Vec<String>) {
     let (mut leases, mut completed) = (Vec::new(), Vec::new());
     loop {
         let Ok(answer) = lane.request(json!({"max": 2, "wait_ms": 100})).try_send().await else {
@@ -44,6 +62,7 @@ async fn claim_until_gone(lane: Lane, mut random: Random) -> (Vec<Lease>, Vec<St
                 };
                 if answer.status() == 200 {
                     completed.push(lease.job.id);
+                    count.up();
                 }
             }
         }
@@ -59,9 +78,12 @@ async fn cancelled_job_is_never_handed_out_over_kill_9(store: Store) {
         let jobs = lane.jobs((0..80).map(|_| json!({}))).await;
         let mut backwards = jobs.clone();
         backwards.reverse();
-        let cancelling = tokio::spawn(cancel_until_gone(backwards, random.fork()));
-        let claiming: Vec<_> = (0..3).map(|_| tokio::spawn(claim_until_gone(lane.clone(), random.fork()))).collect();
-        tokio::time::sleep(std::time::Duration::from_millis(60 + random.below(150))).await;
+        let (cancels, completions) = (Count::default(), Count::default());
+        let cancelling = tokio::spawn(cancel_until_gone(backwards, random.fork(), cancels.clone()));
+        let claiming: Vec<_> =
+            (0..3).map(|_| tokio::spawn(claim_until_gone(lane.clone(), random.fork(), completions.clone()))).collect();
+        cancels.reaches(1 + random.below(12)).await;
+        completions.reaches(1 + random.below(6)).await;
         server.kill9();
         let told = cancelling.await.expect("it ends");
         let mut taken = Vec::new();
@@ -71,8 +93,8 @@ async fn cancelled_job_is_never_handed_out_over_kill_9(store: Store) {
         server.restart().await;
         // Whatever can still be claimed is, now and for a while.
         let mut after = Vec::new();
-        let begun = std::time::Instant::now();
-        while begun.elapsed() < std::time::Duration::from_millis(2_500) {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(2_500) {
             after.extend(lane.claim(json!({"max": 100, "wait_ms": 200, "lease_ms": 60_000})).await);
         }
         let mut once: HashSet<&str> = HashSet::new();
@@ -108,8 +130,10 @@ async fn answered_claims_and_completions_survive_kill_9(store: Store) {
     for _ in 0..3 {
         let lane = Lane::on(&server);
         lane.jobs((0..400).map(|_| json!({}))).await;
-        let claiming: Vec<_> = (0..6).map(|_| tokio::spawn(claim_until_gone(lane.clone(), random.fork()))).collect();
-        tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+        let completions = Count::default();
+        let claiming: Vec<_> =
+            (0..6).map(|_| tokio::spawn(claim_until_gone(lane.clone(), random.fork(), completions.clone()))).collect();
+        completions.reaches(10 + random.below(40)).await;
         server.kill9();
         let (mut taken, mut completed) = (Vec::new(), HashSet::new());
         for claimer in claiming {

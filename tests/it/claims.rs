@@ -53,7 +53,7 @@ async fn lease_lasts_as_long_as_was_asked_for(store: Store) {
         lane.job(json!({})).await;
         let more = asked.map_or(json!({}), |ms| json!({"lease_ms": ms}));
         let lease = lane.take(more).await;
-        let lasts = millis(&lease.expires_at) - millis(&lease.document["started_at"]);
+        let lasts = instant(&lease.expires_at) - instant(&lease.document["started_at"]);
         assert!((lasts - expected).abs() <= 100, "{lasts} ms for {expected}");
         let left = lease.expires_in_ms as i64;
         assert!((expected - 900..=expected).contains(&left), "{left} ms left of {expected}");
@@ -227,7 +227,7 @@ async fn scheduled_job_waits_for_its_time(store: Store) {
     let (leases, _) = lane.park(json!({"max": 10})).await.expect("answered");
     assert_eq!(leases.iter().map(|lease| &lease.job.id).collect::<Vec<_>>(), [&soon.id]);
     let log = assert_folds(&soon).await;
-    let late = millis(&log[1]["at"]) - millis(&log[0]["data"]["run_at"]);
+    let late = instant(&log[1]["at"]) - instant(&log[0]["data"]["run_at"]);
     assert!((0..=1_500).contains(&late), "started {late} ms after its time");
     assert_eq!(in_an_hour.types().await, ["queued"]);
     // Without anybody who waits for it, too.

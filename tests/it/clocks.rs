@@ -35,7 +35,7 @@ async fn beat_until_lost(lease: Lease) -> i64 {
 /// `event` stands in the log at most `SWEEP` after `due`, and never before.
 #[track_caller]
 fn assert_soon(event: &Value, due: i64) {
-    let late = millis(&event["at"]) - due;
+    let late = instant(&event["at"]) - due;
     assert!((0..=SWEEP.as_millis() as i64).contains(&late), "{late} ms after its time: {event}");
 }
 
@@ -46,7 +46,7 @@ async fn run_that_takes_too_long_is_timed_out_though_it_beats(store: Store) {
     let mut stream = job.resume(2).await;
     beat_until_lost(lease.clone()).await;
     let event = stream.expect("retrying").await.json();
-    assert_soon(&event, millis(&lease.document["started_at"]) + 1_200);
+    assert_soon(&event, instant(&lease.document["started_at"]) + 1_200);
     assert_eq!((&event["data"]["error"]["code"], &event["attempt"]), (&json!("timed_out"), &json!(1)));
     assert_eq!(assert_folds(&job).await[2], event);
     for body in [json!([]), json!({"type": "completed"})] {
@@ -65,7 +65,7 @@ async fn last_timed_out_attempt_is_failed(store: Store) {
     let (state, _) = job.ended().await;
     assert_eq!((&state["state"], &state["error"]["code"]), (&json!("failed"), &json!("timed_out")));
     let log = assert_folds(&job).await;
-    assert_soon(&log[2], millis(&lease.document["started_at"]) + 300);
+    assert_soon(&log[2], instant(&lease.document["started_at"]) + 300);
     assert_eq!((log.len(), &log[2]["data"]["code"]), (3, &json!("timed_out")));
     lane.assert_none().await;
 }
@@ -84,7 +84,7 @@ async fn each_run_has_the_whole_timeout(store: Store) {
     let log = assert_folds(&job).await;
     let last = log.last().expect("a log has events");
     assert_eq!((&last["type"], &last["data"]["error"]["code"]), (&json!("retrying"), &json!("timed_out")));
-    assert_soon(last, millis(&lease.document["started_at"]) + 1_500);
+    assert_soon(last, instant(&lease.document["started_at"]) + 1_500);
 }
 
 async fn run_within_its_timeout_is_left_alone(store: Store) {
@@ -109,7 +109,7 @@ async fn deadline_ends_a_job_that_beats_and_has_attempts_left(store: Store) {
     assert_eq!((&event["data"]["code"], &event["attempt"]), (&json!("deadline"), &json!(1)));
     stream.expect("end").await;
     let log = assert_folds(&job).await;
-    assert_soon(&log[2], millis(&log[0]["at"]) + 1_200);
+    assert_soon(&log[2], instant(&log[0]["at"]) + 1_200);
     job.untouched(async {
         let late = lease.try_append(&json!({"type": "completed"})).await;
         assert_eq!(late.status(), 409, "{}", late.text());
@@ -131,7 +131,7 @@ async fn deadline_fails_what_has_started_once_and_waits_again(store: Store) {
         let (state, _) = job.ended().await;
         assert_eq!((&state["state"], &state["error"]["code"]), (&json!("failed"), &json!("deadline")));
         let log = assert_folds(job).await;
-        assert_soon(&log[3], millis(&log[0]["at"]) + 1_500);
+        assert_soon(&log[3], instant(&log[0]["at"]) + 1_500);
     }
     assert_eq!(jobs[3].types().await, ["queued", "started", "completed"]);
 }
@@ -168,7 +168,7 @@ async fn claim_around(lane: &Lane, jobs: &[Job], limit_ms: i64, reason: &str) {
     for job in jobs {
         job.until("a start or an end", PATIENCE, |state| state["state"] != "queued").await;
         let log = assert_folds(job).await;
-        let age = millis(&log[1]["at"]) - millis(&log[0]["at"]);
+        let age = instant(&log[1]["at"]) - instant(&log[0]["at"]);
         match text(&log[1]["type"]) {
             "started" => assert!(age <= limit_ms, "started {age} ms after it was posted, with {limit_ms} ms to start"),
             _ => {
@@ -209,7 +209,7 @@ async fn clocks_start_anew_on_redrive(store: Store) {
     let (state, _) = started.ended().await;
     assert_eq!((&state["state"], &state["error"]["code"]), (&json!("failed"), &json!("deadline")));
     let log = assert_folds(&started).await;
-    assert_soon(log.last().expect("a log has events"), millis(&log[2]["at"]) + 700);
+    assert_soon(log.last().expect("a log has events"), instant(&log[2]["at"]) + 700);
     let mine = leases.iter().find(|lease| lease.job.id == unstarted.id).expect("it was handed out");
     mine.complete().await;
 }

@@ -28,7 +28,7 @@ fn quick(max_attempts: u64) -> Value {
 /// The event is in the log at most `SWEEP` after the lease ended at `end`, and never before.
 #[track_caller]
 fn assert_soon(event: &Value, end: i64) {
-    let late = millis(&event["at"]) - end;
+    let late = instant(&event["at"]) - end;
     assert!((0..=SWEEP.as_millis() as i64).contains(&late), "{late} ms after the end of the lease: {event}");
 }
 
@@ -39,10 +39,10 @@ async fn lost_lease_is_in_the_log_and_on_streams_soon(store: Store) {
     let [silent, heard] = [&leases[0], &leases[1]];
     let sent = now_ms();
     heard.beat().await;
-    for (lease, kind, from) in [(silent, "released", millis(&silent.expires_at)), (heard, "retrying", sent + 1_000)] {
+    for (lease, kind, from) in [(silent, "released", instant(&silent.expires_at)), (heard, "retrying", sent + 1_000)] {
         let mut stream = lease.job.resume(2).await;
         let event = stream.expect(kind).await.json();
-        let delivered = now_ms() - millis(&event["at"]);
+        let delivered = now_ms() - instant(&event["at"]);
         assert!(delivered < 1_000, "on the stream {delivered} ms after it was in the log");
         assert_soon(&event, from);
         let log = assert_folds(&lease.job).await;
@@ -84,7 +84,7 @@ async fn each_lease_ends_at_its_own_time(store: Store) {
     }
     for index in [1, 0] {
         leases[index].lapsed().await;
-        assert_soon(&leases[index].job.log().await[2], millis(&leases[index].expires_at));
+        assert_soon(&leases[index].job.log().await[2], instant(&leases[index].expires_at));
     }
     assert_eq!(leases[2].job.types().await, ["queued", "started"]);
     leases[2].complete().await;
@@ -214,7 +214,7 @@ async fn expired_lease_wakes_a_parked_claim(store: Store) {
     let parked = [lane.park(json!({})), lane.park(json!({}))];
     for claim in parked {
         let (again, _) = claim.await.expect("answered");
-        let late = millis(&again[0].document["started_at"]) - millis(&leases[1].expires_at);
+        let late = instant(&again[0].document["started_at"]) - instant(&leases[1].expires_at);
         assert!((0..=SWEEP.as_millis() as i64 + 500).contains(&late), "handed out again after {late} ms");
         assert_eq!(again[0].run, 2);
     }

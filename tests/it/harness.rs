@@ -15,7 +15,7 @@ mod stream;
 pub use fold::{assert_covers, fold, plain};
 pub use http::{Answer, Connection, Request};
 pub use job::{Job, Posted, assert_problem, instant, number, pairs, text};
-pub use lane::{Lane, Lease, SWEEP, assert_folds, assert_lost, keys, merged, millis, now_ms, tries};
+pub use lane::{Lane, Lease, SWEEP, assert_folds, assert_lost, keys, merged, now_ms, tries};
 pub use queue::{Queue, Worker};
 pub use random::Random;
 pub use runs::{Run, most_at_once, most_in_a_window, runs};

@@ -50,7 +50,7 @@ async fn only_the_token_of_the_run_opens_the_job(store: Store) {
         token
     };
     let longer = format!("{}0", mine.token).into_bytes();
-    let shorter = mine.token[..mine.token.len() - 1].as_bytes().to_vec();
+    let shorter = mine.token.as_bytes()[..mine.token.len() - 1].to_vec();
     let tokens = [None, Some(other.token.clone().into_bytes()), Some(flipped), Some(longer), Some(shorter)];
     let odd = [b"".to_vec(), b"nonsense".to_vec(), b"\xff\xfe".to_vec(), vec![b'x'; 5_000]];
     for token in tokens.into_iter().chain(odd.map(Some)) {
@@ -136,7 +136,7 @@ async fn ends_at(lease: &Lease) -> i64 {
     let mut jobs = workers.iter().flat_map(|worker| worker["jobs"].as_array().expect("jobs is a list"));
     let mine = jobs.find(|job| job["id"] == lease.job.id).expect("a live lease is listed");
     assert_eq!(mine["run"], lease.run);
-    millis(&mine["expires_at"])
+    instant(&mine["expires_at"])
 }
 
 async fn every_kind_of_append_renews(store: Store) {
@@ -145,7 +145,7 @@ async fn every_kind_of_append_renews(store: Store) {
     let lease = lane.take(json!({"lease_ms": 30_000})).await;
     let mut end = ends_at(&lease).await;
     assert!(
-        (end - millis(&lease.expires_at)).abs() < 250,
+        (end - instant(&lease.expires_at)).abs() < 250,
         "two clocks may differ by a little: {end}, {}",
         lease.expires_at
     );

@@ -61,7 +61,7 @@ async fn dead_worker_loses_its_job_after_an_outage(store: Store) {
         lease.lapsed().await;
         let log = assert_folds(&lease.job).await;
         assert_eq!(log[2]["type"], end);
-        let after = millis(&log[2]["at"]) - back;
+        let after = instant(&log[2]["at"]) - back;
         assert!(after <= 2_000 + SWEEP.as_millis() as i64, "the lease was extended once: lost after {after} ms");
         assert_lost(&lease.job, lease.post().json(&json!([]))).await;
     }
@@ -88,7 +88,7 @@ async fn outage_extends_neither_ttl_nor_deadline_nor_timeout(store: Store) {
     }
     for job in running.iter().chain(&waiting) {
         let end = assert_folds(job).await.pop().expect("a log has events");
-        assert!(millis(&end["at"]) - back <= SWEEP.as_millis() as i64, "found soon after the start: {end}");
+        assert!(instant(&end["at"]) - back <= SWEEP.as_millis() as i64, "found soon after the start: {end}");
     }
     for lease in leases {
         let answer = lease.try_append(&json!([])).await;

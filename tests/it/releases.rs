@@ -43,10 +43,10 @@ async fn released_with_delay_is_scheduled(store: Store) {
     let log = assert_folds(&job).await;
     let state = job.state().await;
     assert_eq!(state["state"], "scheduled");
-    assert_eq!(millis(&state["run_at"]) - millis(&log[2]["at"]), 900);
+    assert_eq!(instant(&state["run_at"]) - instant(&log[2]["at"]), 900);
     lane.assert_none().await;
     let (leases, _) = lane.park(json!({})).await.expect("answered");
-    let late = millis(&leases[0].document["started_at"]) - millis(&state["run_at"]);
+    let late = instant(&leases[0].document["started_at"]) - instant(&state["run_at"]);
     assert!((0..=1_500).contains(&late), "started {late} ms after its time");
     assert_eq!((leases[0].run, &leases[0].document["attempt"]), (2, &json!(1)));
 }

@@ -102,7 +102,7 @@ async fn ends_that_the_gateway_makes_free_the_slot_soon(store: Store) {
         let (leases, _) = claim.await.expect("answered");
         assert_eq!(leases.iter().map(|lease| &lease.job.id).collect::<Vec<_>>(), [&waiting.id], "way {}", n % 4);
         let ended = before.job.log().await.pop().expect("a log has events");
-        let after = millis(&leases[0].document["started_at"]) - millis(&ended["at"]);
+        let after = instant(&leases[0].document["started_at"]) - instant(&ended["at"]);
         assert!((0..=1_000).contains(&after), "way {}: {after} ms after {ended}", n % 4);
         leases[0].complete().await;
     }

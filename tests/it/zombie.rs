@@ -183,7 +183,7 @@ async fn held_heartbeat_of_a_revoked_lease_is_answered_at_once(store: Store) {
         let (answer, at) = &answers[index];
         assert_eq!(answer.status(), 409, "{}", answer.text());
         let end = jobs[index].log().await.pop().expect("a log has events");
-        let took = at - millis(&end["at"]);
+        let took = at - instant(&end["at"]);
         assert!(took < 1_000, "answered {took} ms after {end}");
     }
     assert_eq!(answers[1].0.expect(200)["cancel_requested"], true);
@@ -200,7 +200,7 @@ async fn race_at_the_end_of_the_lease_has_one_winner(store: Store) {
             let mut random = random.fork();
             late.push(tokio::spawn(async move {
                 // The work of a round of ten is sent one after the other: what counts is that both sides are met.
-                let left = millis(&lease.expires_at) - now_ms() - 60 + random.below(90) as i64;
+                let left = instant(&lease.expires_at) - now_ms() - 60 + random.below(90) as i64;
                 tokio::time::sleep(Duration::from_millis(left.max(0) as u64)).await;
                 let body = json!({"type": "completed", "data": {"note": "a"}});
                 (lease.job.id.clone(), lease.try_append(&body).await)

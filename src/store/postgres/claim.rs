@@ -305,8 +305,7 @@ async fn write(connection: &mut PgConnection, changes: &[Change], stale: Vec<Job
     if written.len() != changes.len() {
         return Err(StoreError::Unreadable("a locked job changed".to_owned()));
     }
-    sqlx::query("delete from ready where job_id = any($1)").bind(leaving).execute(&mut *connection).await?;
-    open_leases(connection, changes).await
+    open_leases(connection, changes, &leaving).await
 }
 
 async fn store_queues(

@@ -52,7 +52,7 @@ async fn write_all(connection: &mut PgConnection, batch: &Batch) -> Result<bool,
     }
     insert_jobs(connection, &new).await?;
     move_waiting(connection, &old).await?;
-    open_leases(connection, changes).await?;
+    open_leases(connection, changes, &[]).await?;
     move_dead(connection, changes).await?;
     hold_queues(connection, changes).await?;
     store_results(connection, changes).await?;
@@ -460,14 +460,19 @@ async fn move_waiting(connection: &mut PgConnection, changes: &[&Change]) -> Res
     Ok(())
 }
 
-/// Runs begin: of tracked jobs, and of those that a claim hands out.
-pub(super) async fn open_leases(connection: &mut PgConnection, changes: &[Change]) -> Result<(), StoreError> {
+/// Runs begin: of tracked jobs, and of those that a claim hands out, which then no longer wait (`leaving`).
+pub(super) async fn open_leases(
+    connection: &mut PgConnection,
+    changes: &[Change],
+    leaving: &[Uuid],
+) -> Result<(), StoreError> {
     let opened: Vec<&Change> = changes.iter().filter(|change| change.lease.open && !change.lease.close).collect();
-    if opened.is_empty() {
+    if opened.is_empty() && leaving.is_empty() {
         return Ok(());
     }
     sqlx::query(
-        "insert into leases (job_id, run, worker, queue, concurrency_key, lease_ms, expires_at, cancel_at, timeout_at,
+        "with gone as (delete from ready where job_id = any($10))
+         insert into leases (job_id, run, worker, queue, concurrency_key, lease_ms, expires_at, cancel_at, timeout_at,
              tracked)
          select job_id, run, worker, queue, concurrency_key, lease_ms, now() + lease_ms * interval '1 ms',
              now() + cancel_ms * interval '1 ms', timeout_at, tracked
@@ -484,6 +489,7 @@ pub(super) async fn open_leases(connection: &mut PgConnection, changes: &[Change
     .bind(opened.iter().map(|c| c.lease.cancel_ms.map(|ms| ms as i64)).collect::<Vec<_>>())
     .bind(opened.iter().map(|c| rules::timeout_at(&c.step.record).map(Timestamp::to_datetime)).collect::<Vec<_>>())
     .bind(opened.iter().map(|c| c.job().tracked).collect::<Vec<_>>())
+    .bind(leaving)
     .execute(connection)
     .await?;
     Ok(())

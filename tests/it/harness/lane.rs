@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::{Answer, Job, PATIENCE, Request, Server, Store, number, text};
+use super::{Answer, Job, PATIENCE, Request, Server, Store, instant, number, text};
 
 /// What the sweep is granted: "in the log within 2 s".
 pub const SWEEP: Duration = Duration::from_secs(2);
@@ -176,7 +176,7 @@ impl Lease {
 
     /// Sleeps past the end of the lease as the claim's answer gave it.
     pub async fn sleep_past_end(&self, by: Duration) {
-        let left = millis(&self.expires_at) - now_ms();
+        let left = instant(&self.expires_at) - now_ms();
         tokio::time::sleep(Duration::from_millis(left.max(0) as u64) + by).await;
     }
 }
@@ -203,15 +203,7 @@ pub fn keys(object: &Value) -> Vec<&str> {
     names
 }
 
-/// An instant of the contract's in milliseconds since 1970.
-#[track_caller]
-pub fn millis(instant: &Value) -> i64 {
-    let format = &time::format_description::well_known::Rfc3339;
-    let parsed = time::OffsetDateTime::parse(text(instant), format).expect("instants are RFC 3339");
-    (parsed.unix_timestamp_nanos() / 1_000_000) as i64
-}
-
-/// The same by this machine's clock, which is that of the databases under test, too.
+/// Now, in milliseconds since 1970, by this machine's clock, which is that of the databases under test, too.
 pub fn now_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
     now.as_millis() as i64

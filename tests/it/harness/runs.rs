@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use super::job::{number, text};
-use super::lane::millis;
+use super::job::{instant, number, text};
 
 /// One run: from its `started` to the event that ended it.
 #[derive(Debug, Clone)]
@@ -19,7 +18,7 @@ pub struct Run {
 pub fn runs(log: &[Value]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for event in log {
-        let at = millis(&event["at"]);
+        let at = instant(&event["at"]);
         match text(&event["type"]) {
             "started" => {
                 let run = number(&event["data"]["run"]);
