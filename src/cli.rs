@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use crate::config::Command;
 
 pub mod enqueue;
+pub mod forward;
 pub mod gateway;
+pub mod pool;
 pub mod run;
 pub mod serve;
 pub mod show;
@@ -20,6 +22,7 @@ pub async fn run(command: Command) -> ExitCode {
         Command::Serve(args) => serve::run(*args).await,
         Command::Run(args) => run::run(args).await,
         Command::Work(args) => work::run(args).await,
+        Command::Forward(args) => forward::run(args).await,
         Command::Watch(args) => watch::run(args).await,
         Command::Enqueue(args) => enqueue::run(args).await,
     }

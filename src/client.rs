@@ -6,10 +6,13 @@
 //! [`Backoff`], because only the caller knows how long it may wait.
 //!
 //! [`follow`] reads one job's stream for as long as it takes: over cuts, restarts of the gateway and planned ends.
+//! [`endpoint`] posts to somebody else: where jobs are
+//! forwarded to.
 //! Imports nothing of ours; used by `cli`, `worker` and the tests.
 
 pub mod address;
 pub mod backoff;
+pub mod endpoint;
 pub mod error;
 pub mod follow;
 pub mod sse;

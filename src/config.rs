@@ -5,6 +5,8 @@ pub mod serve;
 
 use clap::{Parser, Subcommand};
 
+use crate::domain::WebhookSecret;
+
 /// Milepost, a progress gateway for long-running jobs.
 #[derive(Debug, Parser)]
 #[command(version, about, disable_help_subcommand = true)]
@@ -12,6 +14,11 @@ pub struct Cli {
     /// What to do; without it, `serve`.
     #[command(subcommand)]
     pub command: Option<Command>,
+}
+
+/// Not shown when it is wrong: it may be a secret with a typing error.
+fn webhook_secret(text: &str) -> Result<WebhookSecret, String> {
+    WebhookSecret::parse(text).ok_or_else(|| "must be whsec_ and 24 to 64 bytes of base64".to_owned())
 }
 
 /// The commands.
@@ -23,6 +30,8 @@ pub enum Command {
     Run(client::RunArgs),
     /// Run a command once per job of a queue
     Work(client::WorkArgs),
+    /// Post each job of a queue to an HTTP endpoint
+    Forward(client::ForwardArgs),
     /// Follow a job to its end
     Watch(client::WatchArgs),
     /// Hand a job to the workers

@@ -23,6 +23,7 @@ mod spec;
 mod statistics;
 mod time;
 pub mod waiting;
+mod webhook;
 
 pub use cancel::{CancelRequest, CancelSignal};
 pub use claim::{ClaimRequest, WorkerName};
@@ -33,6 +34,7 @@ pub use job::{Job, Progress, State};
 pub use json::{Json, ParseError, body_hash, parse_json};
 pub use lease::LeaseSecret;
 pub use limits::Limits;
+pub use outcome::is_outcome;
 pub use queue::{
     Defaults, Pause, Queue, QueueChange, QueueCounts, QueueSettings, RateLimit, Selection, SettingsPatch, parse_pause,
 };
@@ -41,3 +43,4 @@ pub use rules::{Clocks, Ending, Handouts, Record};
 pub use spec::{Backoff, OnConflict, Policy, QueueName, Spec};
 pub use statistics::{Observation, Percentiles, QueueSlot, QueueStatistics, Tally, observe, oldest_slot, slot_of};
 pub use time::Timestamp;
+pub use webhook::{Signer, WebhookSecret};

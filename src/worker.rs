@@ -1,8 +1,8 @@
 //! Running work: any program, or any Rust future, as a job.
 //!
 //! [`pool`] is the one worker loop: it claims from a [`source`] ([`remote`] over HTTP, [`local`] in this process) and
-//! hands each job to a [`pool::Handler`]: [`commands`] runs a command for it, [`handlers`] the Rust future of its kind
-//! ([`Worker`], with a [`Context`] in its hands).
+//! hands each job to a [`pool::Handler`]: [`commands`] runs a command for it, [`forward`] posts it to an endpoint
+//! ([`answer`]), [`handlers`] runs the Rust future of its kind ([`Worker`], with a [`Context`] in its hands).
 //!
 //! [`command`] sees a program through to its job's last event, [`task`] a future. [`process`] starts a program,
 //! [`pump`] and [`lines`] cut what it prints, [`entry`] tells events from text, [`exit`] decides what a way of ending
@@ -10,11 +10,13 @@
 //! rather than memory growing; it also keeps the job alive, and hears what the gateway wants. The gateway itself stands
 //! behind the small trait [`report::Report`], so that a tracked run (`milepost run`) and a leased one share all this.
 
+pub mod answer;
 pub mod command;
 pub mod commands;
 pub mod context;
 pub mod entry;
 pub mod exit;
+pub mod forward;
 pub mod handlers;
 pub mod job;
 pub mod lines;

@@ -57,6 +57,12 @@ impl SseParser {
         self.retry.take()
     }
 
+    /// Whether the stream stands in the middle of an event: if it ends here, something is missing.
+    #[must_use]
+    pub fn is_inside_event(&self) -> bool {
+        !self.line.is_empty() || !self.data.is_empty()
+    }
+
     /// Takes the next bytes and adds the events that they complete to `events`, each with the id to resume from
     /// once it has been dealt with.
     ///

@@ -1,8 +1,11 @@
-//! The flags of the commands that speak to a gateway: `run`, `work`, `watch`, `enqueue`.
+//! The flags of the commands that speak to a gateway: `run`, `work`, `forward`, `watch`, `enqueue`.
 
 use std::ffi::OsString;
 
 use clap::{Args, ValueEnum};
+
+use super::webhook_secret;
+use crate::domain::{Limits, WebhookSecret};
 
 const RUN_EXIT_CODES: &str = "\
 Exit codes: the command's own; 128+n when it was killed by signal n; 130 on Ctrl-C; 143 when the job was cancelled and
@@ -29,6 +32,34 @@ when the cancel's grace time is over; a lost lease does so within a second.
 
 On SIGTERM, SIGINT and SIGHUP no more jobs are taken. What runs may go on for --grace-ms; then it is sent SIGTERM (5 s
 later SIGKILL), and its job is released, which uses no attempt. A second signal does that at once.
+
+Exit codes: 0 stopped, 1 the gateway refuses to give work (a wrong key, say), 2 wrong usage. A gateway that cannot be
+reached is waited for.";
+
+const FORWARD_CONTRACT: &str = "\
+Each job is POSTed as {\"job\":{its state and its payload},\"run\":3}. With a secret the request carries webhook-id,
+webhook-timestamp and webhook-signature (Standard Webhooks 1.0); the id is that of the run. Redirects are not followed.
+
+The answer is the job's end:
+  2xx, JSON          completes it. An object of an Outcome's fields alone (ok, status, items, metrics, note, artifacts,
+                     data) is the Outcome, any other JSON its data.
+  204, or no body    completes it.
+  2xx, a stream      application/x-ndjson or text/event-stream: each line, or each event's data, that is a JSON object
+                     {\"type\":…,\"data\":…} is an event of the job, at once; other text is a log entry. `completed`,
+                     `failed` or `released` ends the job; so does the stream's end, as completed. A stream that breaks
+                     off, or ends in the middle of a line, fails it, to be tried again.
+  429, 503           fails it, to be tried again when Retry-After says; 429 holds the whole queue back that long.
+  other 5xx, no (whole) answer, --timeout-ms over (timed_out)
+                     fails it, to be tried again.
+  anything else      fails it for good: 3xx, 4xx, an answer that is no JSON, one that is too large.
+
+With --openai the text of a chat completion becomes output, chunk by chunk or whole; the Outcome's data says model,
+finish_reason and usage (or is the whole completion). Events may stand between the chunks.
+
+A cancel, and a lost lease, close the connection at once.
+
+On SIGTERM, SIGINT and SIGHUP no more jobs are taken. What runs may go on for --grace-ms; then its connection is closed
+and its job released, which uses no attempt. A second signal does that at once.
 
 Exit codes: 0 stopped, 1 the gateway refuses to give work (a wrong key, say), 2 wrong usage. A gateway that cannot be
 reached is waited for.";
@@ -107,6 +138,20 @@ pub struct WorkArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub client: ClientArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub worker: WorkerArgs,
+    /// What becomes of stdout lines that are no events
+    #[arg(long, value_enum, default_value = "log")]
+    pub output: OutputKind,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// What is taken, and how much of it at a time.
+#[derive(Args, Clone, Debug)]
+pub struct WorkerArgs {
     /// Where to take jobs from; several are served in this order (repeatable)
     #[arg(long, short = 'Q', value_name = "QUEUE", default_value = "default")]
     pub queue: Vec<String>,
@@ -125,15 +170,37 @@ pub struct WorkArgs {
     /// How long jobs may go on when the worker is asked to stop
     #[arg(long, value_name = "MS", default_value = "10000")]
     pub grace_ms: u64,
-    /// What becomes of stdout lines that are no events
-    #[arg(long, value_enum, default_value = "log")]
-    pub output: OutputKind,
     /// Say nothing of jobs that begin and end
     #[arg(long, short)]
     pub quiet: bool,
-    /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
-    pub command: Vec<OsString>,
+}
+
+/// `milepost forward`: post each job of a queue to an endpoint.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = FORWARD_CONTRACT)]
+pub struct ForwardArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub client: ClientArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub worker: WorkerArgs,
+    /// The endpoint that each job is posted to
+    #[arg(long, value_name = "URL")]
+    pub to: String,
+    /// Answers are chat completions: their text becomes the job's output, as it arrives
+    #[arg(long)]
+    pub openai: bool,
+    /// The longest that one call may take, to the end of its answer
+    #[arg(long, value_name = "MS", default_value = "600000", value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    pub timeout_ms: u64,
+    /// The largest answer that is read, if it is no stream
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().result_bytes)]
+    pub max_answer: usize,
+    /// What requests are signed with, whsec_…; several, separated by commas, while secrets are being exchanged (better
+    /// given by the environment)
+    #[arg(long, env = "MILEPOST_WEBHOOK_SECRET", hide_env_values = true, value_delimiter = ',', value_name = "SECRET", value_parser = webhook_secret)]
+    pub webhook_secret: Vec<WebhookSecret>,
 }
 
 fn concurrency(text: &str) -> Result<usize, String> {

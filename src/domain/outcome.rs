@@ -5,6 +5,18 @@ use serde_json::{Map, Value};
 use super::event::{check_strings, cut_lifecycle_text};
 use super::{Json, Limits, Refusal};
 
+/// The fields of an Outcome.
+const FIELDS: [&str; 7] = ["ok", "status", "items", "metrics", "note", "artifacts", "data"];
+
+/// Whether `answer` can be nothing but an Outcome: an object of its fields alone, each what it must be.
+pub fn is_outcome(answer: &Value) -> bool {
+    let Value::Object(fields) = answer else { return false };
+    let limits = Limits { result_bytes: usize::MAX, ..Limits::default() };
+    !fields.is_empty()
+        && fields.keys().all(|name| FIELDS.contains(&name.as_str()))
+        && normalise(&mut fields.clone(), &limits).is_ok()
+}
+
 /// Checks a `completed` event's data in place, fills in `ok`, and takes its `data` out: it is stored apart and never
 /// travels in events or state. `null` counts as no data.
 pub(super) fn normalise(outcome: &mut Map<String, Value>, limits: &Limits) -> Result<Option<Json>, Refusal> {

@@ -11,6 +11,7 @@ mod runs;
 mod server;
 mod sse;
 mod stream;
+mod upstream;
 
 pub use fold::{assert_covers, fold, plain};
 pub use http::{Answer, Connection, Request};
@@ -22,6 +23,7 @@ pub use runs::{Run, most_at_once, most_in_a_window, runs};
 pub use server::{Directory, Server, Store, milepost, run_to_end};
 pub use sse::{Frame, Parser};
 pub use stream::Stream;
+pub use upstream::{Received, Script, Upstream};
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
