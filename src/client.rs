@@ -7,8 +7,8 @@
 //!
 //! [`follow`] reads one job's stream for as long as it takes: over cuts, restarts of the gateway and planned ends.
 //! [`endpoint`] posts to somebody else: where jobs are
-//! forwarded to.
-//! Imports nothing of ours; used by `cli`, `worker` and the tests.
+//! forwarded to, and who is told of their end.
+//! Imports only rules of the domain; used by `cli`, `worker` and the tests.
 
 pub mod address;
 pub mod backoff;

@@ -11,12 +11,14 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
-use crate::config::serve::ServeSettings;
+use crate::config::serve::{CallbackSettings, ServeSettings};
 use crate::domain::{QueueName, Refusal, Selection};
 use crate::http::App;
 use crate::server;
 use crate::service::{Gateway, ServiceError, maintenance};
 use crate::store::{PostgresStore, SqliteStore, Store, StoreError};
+use crate::worker::Worker;
+use crate::worker::callbacks::Callbacks;
 
 /// After the last connection is gone, what was accepted is still being stored for at most this long.
 const LAST_WRITES: Duration = Duration::from_secs(5);
@@ -39,6 +41,9 @@ pub enum StartError {
     /// The address cannot be listened on.
     #[error("cannot listen on {0:?}: {1}")]
     Listen(Vec<SocketAddr>, std::io::Error),
+    /// Callbacks cannot be sent.
+    #[error("callbacks cannot be sent: {0}")]
+    Callbacks(String),
     /// Signals cannot be caught.
     #[error("signals cannot be caught: {0}")]
     Signals(std::io::Error),
@@ -74,6 +79,16 @@ pub async fn serve(settings: ServeSettings, ready: impl FnOnce(SocketAddr)) -> R
     let (gateway, committers) = Gateway::start(store, settings.limits, settings.service);
     gateway.read_defaults().await?;
     purge(&gateway, settings.purge_on_start).await?;
+    let callbacks = match settings.callbacks {
+        None => None,
+        Some(callbacks) => {
+            let grace = settings.server.drain / 2;
+            let CallbackSettings { signer, url, is_private_allowed } = callbacks;
+            let callbacks = Callbacks { signer, url, is_private_allowed, grace };
+            Some(callbacks.worker(gateway.clone()).map_err(StartError::Callbacks)?)
+        }
+    };
+    let callbacks = callbacks.map(|worker| tokio::spawn(call_back(worker)));
     let maintenance = tokio::spawn(maintain(gateway.clone()));
     let app = App::new(gateway.clone(), settings.http);
     ready(address);
@@ -97,6 +112,12 @@ pub async fn serve(settings: ServeSettings, ready: impl FnOnce(SocketAddr)) -> R
     };
     server::serve(listener, app, settings.server, shutdown, impatience).await;
     let _ = maintenance.await;
+    if let Some(mut callbacks) = callbacks
+        && tokio::time::timeout(LAST_WRITES, &mut callbacks).await.is_err()
+    {
+        // Their leases run out.
+        callbacks.abort();
+    }
     finish(gateway, committers).await;
     info!("stopped");
     Ok(())
@@ -114,6 +135,13 @@ async fn purge(gateway: &Gateway, queues: Vec<QueueName>) -> Result<(), StartErr
         }
     }
     Ok(())
+}
+
+/// Sends callbacks until the gateway drains.
+async fn call_back(worker: Worker) {
+    if let Err(error) = worker.run(std::future::pending()).await {
+        error!(%error, "callbacks are no longer sent");
+    }
 }
 
 /// Keeps maintenance going until the gateway drains, whatever becomes of one run of it.

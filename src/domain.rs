@@ -5,6 +5,7 @@
 //! [`Refusal`]; they are given the time and touch nothing. Everything to the left of this layer (store, bus,
 //! service, http) carries these types and adds no rule of its own.
 
+mod callback;
 mod cancel;
 mod claim;
 pub mod dispatch;
@@ -25,6 +26,7 @@ mod time;
 pub mod waiting;
 mod webhook;
 
+pub use callback::{Callbacks, host_is_public, is_public};
 pub use cancel::{CancelRequest, CancelSignal};
 pub use claim::{ClaimRequest, WorkerName};
 pub use event::{Event, EventType, NewEvent, UserType};

@@ -3,6 +3,7 @@
 //! [`pool`] is the one worker loop: it claims from a [`source`] ([`remote`] over HTTP, [`local`] in this process) and
 //! hands each job to a [`pool::Handler`]: [`commands`] runs a command for it, [`forward`] posts it to an endpoint
 //! ([`answer`]), [`handlers`] runs the Rust future of its kind ([`Worker`], with a [`Context`] in its hands).
+//! [`callbacks`] is such a worker, of the gateway's own.
 //!
 //! [`command`] sees a program through to its job's last event, [`task`] a future. [`process`] starts a program,
 //! [`pump`] and [`lines`] cut what it prints, [`entry`] tells events from text, [`exit`] decides what a way of ending
@@ -11,6 +12,7 @@
 //! behind the small trait [`report::Report`], so that a tracked run (`milepost run`) and a leased one share all this.
 
 pub mod answer;
+pub mod callbacks;
 pub mod command;
 pub mod commands;
 pub mod context;

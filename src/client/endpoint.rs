@@ -3,13 +3,16 @@
 //! A [`Reply`] that is dropped closes its connection: that is how a request is called off. Redirects are not followed,
 //! so that a signed request goes nowhere but where it was addressed to.
 
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use reqwest::{Response, Url};
 
 use super::{CONNECT_TIMEOUT, error, install_tls_provider};
+use crate::domain::{host_is_public, is_public};
 
 /// `Retry-After` beyond a day is a mistake, not a plan.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -20,6 +23,9 @@ pub enum PostError {
     /// No connection, or one that broke.
     #[error("{0}")]
     Broken(String),
+    /// The address is one that may not be called.
+    #[error("{0}")]
+    Refused(String),
     /// The answer is larger than what is read.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
@@ -67,6 +73,66 @@ impl Endpoint {
     }
 }
 
+/// Posts to URLs that others have named: only to addresses that are public, unless the operator says otherwise. What is
+/// judged is the address that is connected to, and no proxy stands between.
+#[derive(Clone, Debug)]
+pub struct Courier {
+    http: reqwest::Client,
+    is_private_allowed: bool,
+}
+
+impl Courier {
+    /// A courier; `is_private_allowed`: addresses are not judged.
+    ///
+    /// # Errors
+    /// What is wrong with the TLS set-up of this machine.
+    pub fn new(is_private_allowed: bool) -> Result<Self, String> {
+        let builder = builder().no_proxy().dns_resolver(Judge { is_private_allowed });
+        let http = builder.build().map_err(|error| error::chain(&error))?;
+        Ok(Self { http, is_private_allowed })
+    }
+
+    /// Posts JSON; the head of the answer has been read, the body has not.
+    ///
+    /// # Errors
+    /// [`PostError::Refused`] for an address that is not public, else [`PostError::Broken`].
+    pub async fn post(&self, url: &str, body: String, headers: &[(&str, String)]) -> Result<Reply, PostError> {
+        let url = web_url(url).map_err(|wrong| PostError::Refused(format!("the URL {wrong}")))?;
+        // An address in the URL is resolved by nobody.
+        if !self.is_private_allowed && !url.host().is_some_and(|host| host_is_public(&host)) {
+            return Err(PostError::Refused(NotPublic.to_string()));
+        }
+        post(&self.http, url, body, "*/*", headers).await
+    }
+}
+
+/// A name stands for addresses of which none may be called.
+#[derive(Debug, thiserror::Error)]
+#[error("the host's address is private, loopback or link-local")]
+struct NotPublic;
+
+/// Resolves names to the addresses that may be connected to. What it lets through is what is connected to: nobody asks
+/// a second time, when the answer could be another one.
+#[derive(Debug)]
+struct Judge {
+    is_private_allowed: bool,
+}
+
+impl Resolve for Judge {
+    fn resolve(&self, name: Name) -> Resolving {
+        let is_private_allowed = self.is_private_allowed;
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let fit: Vec<SocketAddr> = found.filter(|found| is_private_allowed || is_public(found.ip())).collect();
+            if fit.is_empty() {
+                return Err(NotPublic.into());
+            }
+            let fit: Addrs = Box::new(fit.into_iter());
+            Ok(fit)
+        })
+    }
+}
+
 async fn post(
     http: &reqwest::Client,
     url: Url,
@@ -78,8 +144,14 @@ async fn post(
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, value));
     match request.body(body).send().await {
         Ok(response) => Ok(Reply { response }),
+        Err(error) if is_not_public(&error) => Err(PostError::Refused(NotPublic.to_string())),
         Err(error) => Err(PostError::Broken(error::chain(&error))),
     }
+}
+
+fn is_not_public(error: &reqwest::Error) -> bool {
+    let first: &(dyn std::error::Error + 'static) = error;
+    std::iter::successors(Some(first), |error| error.source()).any(|error| error.is::<NotPublic>())
 }
 
 fn builder() -> reqwest::ClientBuilder {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use thiserror::Error;
 
-use crate::domain::{Limits, QueueName};
+use super::webhook_secret;
+use crate::domain::{Callbacks, Limits, QueueName, Signer, WebhookSecret};
 use crate::http::HttpSettings;
 use crate::server::ServerSettings;
 use crate::service::Settings;
@@ -72,6 +73,13 @@ pub struct ServeArgs {
     /// Serve everything under this prefix, such as /progress
     #[arg(long, env = "MILEPOST_BASE_PATH", default_value = "", value_name = "PATH")]
     pub base_path: String,
+    /// What callbacks are signed with, whsec_…; several, separated by commas, while secrets are being exchanged. Without
+    /// one, and --public-url, no job may have a callback_url
+    #[arg(long, env = "MILEPOST_WEBHOOK_SECRET", hide_env_values = true, value_delimiter = ',', value_name = "SECRET", value_parser = webhook_secret)]
+    pub webhook_secret: Vec<WebhookSecret>,
+    /// Send callbacks to private, loopback and link-local addresses, too
+    #[arg(long, env = "MILEPOST_ALLOW_PRIVATE_CALLBACKS")]
+    pub allow_private_callbacks: bool,
     /// A request's head must have arrived within this, in milliseconds
     #[arg(long, env = "MILEPOST_HEADER_TIMEOUT_MS", default_value_t = 10_000, value_parser = at_least_one_ms())]
     pub header_timeout_ms: u64,
@@ -97,6 +105,8 @@ pub struct ServeSettings {
     pub connections: u32,
     /// Queues to empty before the first request is served.
     pub purge_on_start: Vec<QueueName>,
+    /// How callbacks are sent, if they are.
+    pub callbacks: Option<CallbackSettings>,
     /// What callers may store.
     pub limits: Limits,
     /// For the service.
@@ -105,6 +115,17 @@ pub struct ServeSettings {
     pub http: HttpSettings,
     /// For the server.
     pub server: ServerSettings,
+}
+
+/// How callbacks are sent.
+#[derive(Clone, Debug)]
+pub struct CallbackSettings {
+    /// What they are signed with.
+    pub signer: Signer,
+    /// The gateway's address from outside.
+    pub url: String,
+    /// Also to addresses that are not public.
+    pub is_private_allowed: bool,
 }
 
 /// What is wrong with the configuration.
@@ -156,18 +177,30 @@ impl ServeArgs {
         let purge_on_start = purged.map(|name| QueueName::parse(&name).ok_or(ConfigError::QueueName(name)));
         let database_url =
             self.database_url.or_else(|| std::env::var("DATABASE_URL").ok()).filter(|url| !url.is_empty());
+        let callbacks = public_url.as_deref().filter(|_| !self.webhook_secret.is_empty()).map(|url| CallbackSettings {
+            signer: Signer::new(self.webhook_secret),
+            url: format!("{url}{base_path}"),
+            is_private_allowed: self.allow_private_callbacks,
+        });
+        let may_call = match &callbacks {
+            None => Callbacks::Off,
+            Some(callbacks) if callbacks.is_private_allowed => Callbacks::Anywhere,
+            Some(_) => Callbacks::Public,
+        };
         Ok(ServeSettings {
             listen,
             data_dir: self.data_dir,
             database_url,
             connections: self.pool,
             purge_on_start: purge_on_start.collect::<Result<_, _>>()?,
+            callbacks,
             limits: Limits {
                 payload_bytes: self.max_payload,
                 event_bytes: self.max_event,
                 output_bytes: self.max_output,
                 events_per_job: self.max_events,
                 result_bytes: self.max_result,
+                callbacks: may_call,
                 ..Limits::default()
             },
             service: Settings { replay_limit: self.replay_limit, keep_ms: self.keep.as_millis() as u64 },

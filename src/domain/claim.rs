@@ -65,6 +65,10 @@ impl ClaimRequest {
             return fields.wrong("worker", "must match [A-Za-z0-9._:@-]{1,128}");
         };
         let mut queues = names(&mut fields, "queues")?;
+        if let Some(index) = queues.iter().position(QueueName::is_ours) {
+            let pointer = format!("{}/{index}", fields.pointer("queues"));
+            return Err(Refusal::invalid(pointer, "queues that begin with `milepost.` belong to the gateway"));
+        }
         if queues.is_empty() {
             queues = vec![QueueName::default()];
         }

@@ -1,4 +1,6 @@
-//! Sizes that the gateway accepts.
+//! What the gateway accepts: sizes, and where news may be sent.
+
+use super::Callbacks;
 
 /// Limits on what callers and workers may store; each is a flag of `milepost serve`.
 #[derive(Clone, Debug)]
@@ -19,6 +21,8 @@ pub struct Limits {
     pub lifecycle_text_bytes: usize,
     /// An Outcome's `data`, in bytes of compact JSON.
     pub result_bytes: usize,
+    /// Which `callback_url`s are taken.
+    pub callbacks: Callbacks,
 }
 
 impl Default for Limits {
@@ -32,6 +36,7 @@ impl Default for Limits {
             progress_text_bytes: 2 * 1024,
             lifecycle_text_bytes: 8 * 1024,
             result_bytes: 1024 * 1024,
+            callbacks: Callbacks::Off,
         }
     }
 }

@@ -1,11 +1,14 @@
-//! Wishes become events, or a refusal: enqueue, cancel, retry; a run's own ([`run`]); "time has passed" ([`time`]).
+//! Wishes become events, or a refusal: enqueue, cancel, retry; a run's own ([`run`]); "time has passed" ([`time`]). An
+//! end that somebody is to be told of becomes a job ([`callback`]).
 //!
 //! Each function is given the job as it stands under its lock (or its guard), and the time, and answers with what the
 //! log gains. None of them stores anything; the caller commits the whole [`Step`] or nothing.
 
+mod callback;
 mod run;
 mod time;
 
+pub use callback::callback;
 pub use run::{append, give_back, start};
 pub use time::{due_at, overdue, timeout_at};
 

@@ -28,6 +28,11 @@ impl QueueName {
         &self.0
     }
 
+    /// The gateway's own queue of news to be sent.
+    pub fn callbacks() -> Self {
+        Self("milepost.callbacks".into())
+    }
+
     /// Whether it belongs to the gateway: callers put nothing into it and change nothing about it.
     pub fn is_ours(&self) -> bool {
         self.0.starts_with("milepost.")
@@ -105,6 +110,9 @@ pub struct Policy {
     /// Cancel when nobody has watched for this long, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_if_unwatched_ms: Option<u64>,
+    /// Who is told of the job's end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback_url: Option<String>,
 }
 
 /// What an enqueue does when a live job holds its unique key.
@@ -183,8 +191,9 @@ impl Spec {
                 return fields.wrong("max_attempts", "a tracked job has one attempt");
             }
         }
-        if fields.take("callback_url").is_some() {
-            return fields.wrong("callback_url", "needs a gateway with --webhook-secret");
+        let callback_url = fields.string("callback_url")?;
+        if let Some(Err(wrong)) = callback_url.as_deref().map(|url| limits.callbacks.check(url)) {
+            return fields.wrong("callback_url", wrong);
         }
         let on_conflict = match fields.string("unique_on_conflict")?.as_deref() {
             None | Some("return") => OnConflict::Return,
@@ -212,6 +221,7 @@ impl Spec {
                 unique_key: fields.name("unique_key")?,
                 concurrency_key: fields.name("concurrency_key")?,
                 cancel_if_unwatched_ms: duration(&mut fields, "cancel_if_unwatched_ms")?,
+                callback_url,
             },
         };
         fields.finish()?;

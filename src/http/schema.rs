@@ -62,7 +62,10 @@ pub(super) struct Spec {
     cancel_if_unwatched_ms: Option<u64>,
     /// An outside runner runs it: it is `running` from the start.
     tracked: Option<bool>,
-    /// Told the state document at the end; needs a gateway with a webhook secret.
+    /// An `http` or `https` URL of a public address that the state document is posted to at the end, signed after
+    /// Standard Webhooks 1.0 (`webhook-id`, the same on every try, `webhook-timestamp`, `webhook-signature`). At least
+    /// once: up to 8 tries with growing waits; 410 stops them. Redirects are not followed. Needs a gateway with
+    /// `--webhook-secret` and `--public-url`, else 422.
     callback_url: Option<String>,
     /// Whatever every watcher may see, at most 8 KiB.
     meta: Option<Object>,

@@ -52,6 +52,7 @@ pub(super) async fn relay(reply: Reply, reading: Reading, entries: &Entries) -> 
 pub(super) fn broken(error: &PostError) -> Entry {
     let (code, retryable) = match error {
         PostError::Broken(_) => ("upstream_unreachable", true),
+        PostError::Refused(_) => ("address_refused", false),
         PostError::TooLarge(_) => ("answer_too_large", false),
     };
     failed(code, &error.to_string(), json!({"retryable": retryable}))

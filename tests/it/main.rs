@@ -2,6 +2,7 @@
 
 mod append;
 mod batch;
+mod callbacks;
 mod cancel;
 mod cancel_race;
 mod cancel_running;

@@ -71,6 +71,8 @@ struct Entry {
     step: Step,
     lease: LeaseChange,
     payload: Option<Json>,
+    /// The seq of the last end of which somebody is told.
+    told_seq: u64,
 }
 
 /// The batch so far.
@@ -115,7 +117,8 @@ impl<'a> Fold<'a> {
     fn insert(&mut self, before: Option<Job>, clocks: Clocks, step: Step) -> &mut Entry {
         let id = step.record.job.id;
         self.order.push(id);
-        self.entries.insert(id, Entry { before, clocks, step, lease: LeaseChange::default(), payload: None });
+        let lease = LeaseChange::default();
+        self.entries.insert(id, Entry { before, clocks, step, lease, payload: None, told_seq: 0 });
         self.entries.get_mut(&id).expect("it was just inserted")
     }
 
@@ -133,7 +136,30 @@ impl<'a> Fold<'a> {
         Batch { changes, requests }
     }
 
+    /// Folds one command, and what follows from it.
     pub fn command(&mut self, command: &Command) -> Outcome {
+        let outcome = self.carry_out(command);
+        for id in outcome.jobs() {
+            self.tell_of_end(id);
+        }
+        outcome
+    }
+
+    /// Adds the job that tells of a job's end, if it has just come and somebody is to be told: it is stored with the
+    /// event, or neither is.
+    fn tell_of_end(&mut self, id: JobId) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let job = &entry.step.record.job;
+        if entry.step.events.is_empty() || entry.told_seq == job.seq {
+            return;
+        }
+        let Some(spec) = rules::callback(&entry.step.record) else { return };
+        entry.told_seq = job.seq;
+        let step = rules::enqueue(self.mint(), &spec, &Defaults::default(), self.now);
+        self.insert(None, Clocks::default(), step).payload = Some(spec.payload);
+    }
+
+    fn carry_out(&mut self, command: &Command) -> Outcome {
         match command {
             Command::Enqueue { specs, idempotency, .. } => self.enqueue(specs, idempotency.as_ref()),
             Command::Append { id, run, events, body_hash, idempotency, keep_before_refused, .. } => {
