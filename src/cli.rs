@@ -9,14 +9,17 @@ pub mod gateway;
 pub mod run;
 pub mod serve;
 pub mod show;
+pub mod signals;
 pub mod terminal;
 pub mod watch;
+pub mod work;
 
 /// Carries a command out; its exit code says how it went.
 pub async fn run(command: Command) -> ExitCode {
     match command {
         Command::Serve(args) => serve::run(*args).await,
         Command::Run(args) => run::run(args).await,
+        Command::Work(args) => work::run(args).await,
         Command::Watch(args) => watch::run(args).await,
         Command::Enqueue(args) => enqueue::run(args).await,
     }

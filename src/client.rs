@@ -64,6 +64,24 @@ pub struct Enqueued {
     pub page: String,
 }
 
+/// A job that was handed out.
+#[derive(Clone, Debug, Deserialize)]
+pub struct HandedOut {
+    /// Its state document, with its payload.
+    pub job: Value,
+    /// What it is ours by.
+    pub lease: Lease,
+}
+
+/// The lease of one run.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Lease {
+    /// Goes with every append.
+    pub token: String,
+    /// Which run it is for.
+    pub run: u64,
+}
+
 /// The answer to an append.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Appended {
@@ -131,8 +149,29 @@ impl Client {
         Ok(Enqueued { created: answer["created"].as_bool().unwrap_or(true), id, page, answer })
     }
 
+    /// Takes work (design 5): waits for some as long as the request says, which is `wait`. The same `idempotency_key`
+    /// with the same request answers with the same leases while they live.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with the gateway's problem; otherwise the transport's trouble.
+    pub async fn claim(
+        &self,
+        request: &Value,
+        wait: Duration,
+        idempotency_key: &str,
+    ) -> Result<Vec<HandedOut>, ClientError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            jobs: Vec<HandedOut>,
+        }
+        let request = self.request(Method::POST, "v1/claims").header("Idempotency-Key", idempotency_key).json(request);
+        let answer = self.json(request, wait + ANSWER_TIMEOUT).await?;
+        let answer: Result<Answer, _> = serde_json::from_value(answer);
+        answer.map(|answer| answer.jobs).map_err(|_| self.not_a_gateway("the answer to a claim has no jobs"))
+    }
+
     /// Appends `body`, one event object or an array of them, already encoded (design 5). The same `idempotency_key`
-    /// with the same body is stored once, however often it is sent.
+    /// with the same body is stored once, however often it is sent; the event that ends a run needs none for that.
     ///
     /// # Errors
     /// [`ClientError::Refused`] when the gateway says no: then nothing of it is stored.
@@ -141,9 +180,12 @@ impl Client {
         job: &str,
         lease: Option<&str>,
         body: String,
-        idempotency_key: &str,
+        idempotency_key: Option<&str>,
     ) -> Result<Appended, ClientError> {
-        let request = self.append_request(job, lease, None).header("Idempotency-Key", idempotency_key).body(body);
+        let mut request = self.append_request(job, lease, None).body(body);
+        if let Some(key) = idempotency_key {
+            request = request.header("Idempotency-Key", key);
+        }
         self.appended(request, ANSWER_TIMEOUT).await
     }
 

@@ -21,6 +21,8 @@ pub enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Run a command now, as a tracked job
     Run(client::RunArgs),
+    /// Run a command once per job of a queue
+    Work(client::WorkArgs),
     /// Follow a job to its end
     Watch(client::WatchArgs),
     /// Hand a job to the workers

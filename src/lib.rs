@@ -21,7 +21,7 @@
 //! | [`http`] | the table of routes, problems, the life of a stream |
 //! | [`server`] | the accept loop, time limits, drain |
 //! | [`compose`] | puts them together |
-//! | [`client`], [`worker`] | the gateway from outside; running any program as a job |
+//! | [`client`], [`worker`] | the gateway from outside; the one worker loop, and running any program or future as a job |
 //! | [`cli`], [`config`], [`telemetry`] | commands; the only reader of flags and environment; logs |
 //!
 //! # The one way of an event
@@ -46,6 +46,50 @@
 //! **A browser watches.** `http::stream` opens a [`service::Gateway::follow`]: subscribe, read after the cursor, go
 //! live. It never misses the gap between backlog and live, since it subscribes first; behind the ring it reads the
 //! store again. State first without a cursor, exactly the missing events with one.
+//!
+//! **A worker works.** `worker::pool` claims for its free slots, over HTTP or in this process. A job's handler speaks
+//! through `worker::reporter`, which keeps the lease, hears the cancel, and stores everything in order, once.
+//!
+//! # In your own process
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use milepost::domain::Limits;
+//! use milepost::service::{Settings, maintenance};
+//! use milepost::store::SqliteStore;
+//! use milepost::{Failure, Gateway, Outcome, Progress, Worker};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Book {
+//!     chapters: Vec<String>,
+//! }
+//!
+//! # async fn summarize(chapter: &str) -> Result<String, std::io::Error> { Ok(chapter.to_owned()) }
+//! # async fn example(shutdown: impl Future<Output = ()>) -> Result<(), Box<dyn std::error::Error>> {
+//! let store = SqliteStore::open("milepost.db".as_ref(), 4).await?;
+//! let (gateway, _writers) = Gateway::start(Arc::new(store), Limits::default(), Settings::default());
+//! tokio::spawn(maintenance::run(gateway.clone()));
+//!
+//! Worker::new(gateway)
+//!     .queue("llm")
+//!     .concurrency(8)
+//!     .handle("summarize", |ctx, book: Book| async move {
+//!         for (index, chapter) in book.chapters.iter().enumerate() {
+//!             if ctx.is_cancelled() {
+//!                 return Err(Failure::cancelled());
+//!             }
+//!             ctx.output(&summarize(chapter).await?).await?;
+//!             ctx.progress(Progress::of((index + 1) as f64, book.chapters.len() as f64).unit("chapters")).await?;
+//!         }
+//!         Ok(Outcome::ok().items(book.chapters.len() as u64))
+//!     })
+//!     .run(shutdown)
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Worker::remote`] does the same for a gateway that is elsewhere.
 
 #![warn(missing_docs)]
 
@@ -61,3 +105,6 @@ pub mod service;
 pub mod store;
 pub mod telemetry;
 pub mod worker;
+
+pub use service::Gateway;
+pub use worker::{Context, EventError, Failure, JobInfo, Level, Outcome, Progress, Worker, WorkerError};

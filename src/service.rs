@@ -10,6 +10,7 @@ mod enqueue;
 mod error;
 mod follow;
 mod gateway;
+mod heartbeat;
 mod journal;
 pub mod maintenance;
 mod queues;
@@ -27,4 +28,4 @@ pub use queues::QueueReport;
 pub use reads::{EventPage, JobPage};
 pub use signals::Told;
 
-pub use crate::store::{Idempotency, Taken, Worker};
+pub use crate::store::{Idempotency, RequestKey, Taken, Worker};

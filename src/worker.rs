@@ -1,15 +1,35 @@
-//! Running work: any program as a job.
+//! Running work: any program, or any Rust future, as a job.
 //!
-//! [`command`] starts a program, [`lines`] cuts what it prints, [`entry`] tells events from text, and [`reporter`]
-//! brings them to the gateway in order, once each, while the program waits rather than memory growing. What a way of
-//! ending means is decided in [`exit`]. The gateway itself stands behind the small trait [`report::Report`], so that
-//! a tracked run (`milepost run`) and a leased one (`milepost work`) share everything here; claims are not known.
+//! [`pool`] is the one worker loop: it claims from a [`source`] ([`remote`] over HTTP, [`local`] in this process) and
+//! hands each job to a [`pool::Handler`]: [`commands`] runs a command for it, [`handlers`] the Rust future of its kind
+//! ([`Worker`], with a [`Context`] in its hands).
+//!
+//! [`command`] sees a program through to its job's last event, [`task`] a future. [`process`] starts a program,
+//! [`pump`] and [`lines`] cut what it prints, [`entry`] tells events from text, [`exit`] decides what a way of ending
+//! means. Whatever is said about a job goes through its [`reporter`]: in order, once each, while whoever says it waits
+//! rather than memory growing; it also keeps the job alive, and hears what the gateway wants. The gateway itself stands
+//! behind the small trait [`report::Report`], so that a tracked run (`milepost run`) and a leased one share all this.
 
 pub mod command;
+pub mod commands;
+pub mod context;
 pub mod entry;
 pub mod exit;
+pub mod handlers;
+pub mod job;
 pub mod lines;
+pub mod local;
+pub mod outcome;
+pub mod pool;
 pub mod process;
 pub mod pump;
+pub mod remote;
 pub mod report;
 pub mod reporter;
+pub mod source;
+pub mod task;
+
+pub use context::{Context, EventError};
+pub use handlers::{Worker, WorkerError};
+pub use job::JobInfo;
+pub use outcome::{Failure, Level, Outcome, Progress};

@@ -10,6 +10,7 @@ mod bare;
 #[path = "../common/http.rs"]
 mod http;
 #[path = "../common/server.rs"]
+#[expect(dead_code, reason = "the other bench asks for the database")]
 mod server;
 mod store;
 mod stream;

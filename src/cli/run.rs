@@ -1,27 +1,27 @@
 //! `milepost run`: any program, now, as a tracked job.
 
 use std::ffi::OsString;
-use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::signal::unix::SignalKind;
 
-use super::gateway;
+use super::signals::FirstSignal;
 use super::terminal::say;
+use super::{gateway, signals};
 use crate::client::{self, Client, ClientError, Enqueued};
 use crate::config::client::{OutputKind, RunArgs};
-use crate::worker::command::{Cause, Finished, Run, run as run_command};
+use crate::worker::command::{Cause, DEFAULT_GRACE, Finished, Run, run as run_command};
 use crate::worker::entry::Entry;
 use crate::worker::exit::Exit;
+use crate::worker::job::JobInfo;
 use crate::worker::lines::Cut;
 use crate::worker::process::{Input, Program};
-use crate::worker::report::RemoteJob;
+use crate::worker::remote::RemoteJob;
 use crate::worker::reporter::{Delivery, Notice};
 
 /// The command was not run: no gateway, or it did not take the job. As `env`, `timeout` and `docker run` have it.
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the command to its end; the answer is the command's exit code (see `--help`).
 pub async fn run(args: RunArgs) -> ExitCode {
-    let (mut interrupts, first_signal) = match listen() {
+    let (mut interrupts, first_signal) = match signals::listen() {
         Ok(listening) => listening,
         Err(error) => {
             say(&format!("cannot listen to signals: {error}"));
@@ -69,7 +69,7 @@ pub async fn run(args: RunArgs) -> ExitCode {
     if !args.quiet {
         say(page);
     }
-    let report = RemoteJob { id: enqueued.id.clone(), lease: None, client };
+    let report = RemoteJob { id: enqueued.id.clone(), token: None, lease: None, client };
     let run = Run {
         program: program(&args, &report.client, &enqueued),
         cut: match args.output {
@@ -78,6 +78,7 @@ pub async fn run(args: RunArgs) -> ExitCode {
         },
         echo: !args.quiet,
         interrupted: Entry::from_event(&json!({"type": "cancelled", "data": {"reason": "interrupted"}})),
+        grace: DEFAULT_GRACE,
     };
     let notice: Notice = Arc::new(say);
     let finished = run_command(run, Arc::new(report), interrupts, notice).await;
@@ -144,21 +145,11 @@ fn kind_of(command: &[OsString]) -> String {
 }
 
 fn program(args: &RunArgs, client: &Client, enqueued: &Enqueued) -> Program {
-    let job = &enqueued.answer["job"];
-    let text = |key: &str| job[key].as_str().map(OsString::from);
-    let number = |key: &str| Some(job[key].as_u64().unwrap_or(1).to_string().into());
+    // A tracked job has one run.
+    let info = JobInfo::of_document(&enqueued.answer["job"], 1);
     Program {
         command: args.command.clone(),
-        environment: vec![
-            ("MILEPOST_URL", Some(client.address().to_string().into())),
-            ("MILEPOST_JOB_ID", Some(enqueued.id.clone().into())),
-            ("MILEPOST_QUEUE", text("queue")),
-            ("MILEPOST_KIND", text("kind")),
-            ("MILEPOST_SUBJECT", text("subject")),
-            ("MILEPOST_ATTEMPT", number("attempt")),
-            // A tracked job has one run.
-            ("MILEPOST_RUN", Some("1".into())),
-        ],
+        environment: info.environment(&client.address().to_string()),
         input: Input::Inherit,
     }
 }
@@ -181,41 +172,6 @@ fn run_untracked(args: &RunArgs) -> ExitCode {
         say(message);
     }
     ExitCode::from(exit.shell_code())
-}
-
-/// The first signal that asked us to stop.
-type FirstSignal = Arc<OnceLock<SignalKind>>;
-
-/// Turns the signals that ask a process to stop into items of a channel.
-fn listen() -> io::Result<(mpsc::Receiver<()>, FirstSignal)> {
-    let (interrupts, interrupted) = mpsc::channel(4);
-    let first = FirstSignal::default();
-    let mut kinds = vec![SignalKind::interrupt(), SignalKind::terminate()];
-    // `nohup` has us ignore it; listening would undo that.
-    if !is_ignored(SignalKind::hangup()) {
-        kinds.push(SignalKind::hangup());
-    }
-    for kind in kinds {
-        let mut signals = signal(kind)?;
-        let interrupts = interrupts.clone();
-        let first = Arc::clone(&first);
-        tokio::spawn(async move {
-            while signals.recv().await.is_some() {
-                let _ = first.set(kind);
-                // Full: somebody presses Ctrl-C faster than anybody could obey.
-                let _ = interrupts.try_send(());
-            }
-        });
-    }
-    Ok((interrupted, first))
-}
-
-/// Reads the mask of ignored signals where the system shows it; elsewhere none is.
-fn is_ignored(kind: SignalKind) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & (1 << (kind.as_raw_value() - 1)) != 0)
 }
 
 #[cfg(test)]

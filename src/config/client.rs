@@ -1,4 +1,4 @@
-//! The flags of the commands that speak to a gateway: `run`, `watch`, `enqueue`.
+//! The flags of the commands that speak to a gateway: `run`, `work`, `watch`, `enqueue`.
 
 use std::ffi::OsString;
 
@@ -15,6 +15,23 @@ A line on stdout that is a JSON object {\"type\":…,\"data\":…} is an event o
 exits with 0. The command finds its job in MILEPOST_URL, MILEPOST_JOB_ID, MILEPOST_QUEUE, MILEPOST_KIND,
 MILEPOST_SUBJECT, MILEPOST_ATTEMPT and MILEPOST_RUN. It runs in a process group of its own: SIGTERM goes to the whole
 group on Ctrl-C and on a cancel, SIGKILL after the grace time or on a second Ctrl-C.";
+
+const WORK_CONTRACT: &str = "\
+The command is run once per job, in a process group of its own. It reads the job's payload, as JSON, from stdin, and
+finds its job in MILEPOST_URL, MILEPOST_JOB_ID, MILEPOST_QUEUE, MILEPOST_KIND, MILEPOST_SUBJECT, MILEPOST_ATTEMPT and
+MILEPOST_RUN. A line on stdout that is a JSON object {\"type\":…,\"data\":…} is an event of the job, e.g.
+{\"type\":\"progress\",\"data\":{\"percent\":40}}; other lines are log entries, stderr is log entries of level error.
+
+Its end is the job's: exit code 0 completes it, with what a `completed` line said; 75 (EX_TEMPFAIL) fails it, to be
+tried again; another code fails it for good; a signal fails it, to be tried again. A `failed` line says it in the
+command's own words (code, message, retryable, retry_after_ms). A cancel sends SIGTERM to the whole group, and SIGKILL
+when the cancel's grace time is over; a lost lease does so within a second.
+
+On SIGTERM, SIGINT and SIGHUP no more jobs are taken. What runs may go on for --grace-ms; then it is sent SIGTERM (5 s
+later SIGKILL), and its job is released, which uses no attempt. A second signal does that at once.
+
+Exit codes: 0 stopped, 1 the gateway refuses to give work (a wrong key, say), 2 wrong usage. A gateway that cannot be
+reached is waited for.";
 
 const WATCH_EXIT_CODES: &str = "\
 Exit codes: 0 completed and succeeded, 3 completed but without success (ok: false), 4 failed, 5 cancelled, 6 expired,
@@ -81,6 +98,46 @@ pub struct RunArgs {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// `milepost work`: run a command once per job of a queue.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = WORK_CONTRACT)]
+pub struct WorkArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub client: ClientArgs,
+    /// Where to take jobs from; several are served in this order (repeatable)
+    #[arg(long, short = 'Q', value_name = "QUEUE", default_value = "default")]
+    pub queue: Vec<String>,
+    /// Take only jobs of this kind (repeatable)
+    #[arg(long)]
+    pub kind: Vec<String>,
+    /// How many jobs to work on at a time
+    #[arg(long, short, value_name = "N", default_value = "1", value_parser = concurrency)]
+    pub concurrency: usize,
+    /// The worker's name, for those who look after the gateway [default: host:pid]
+    #[arg(long)]
+    pub worker: Option<String>,
+    /// A job whose worker has fallen silent for that long is given to another one
+    #[arg(long, value_name = "MS", default_value = "30000", value_parser = clap::value_parser!(u64).range(1_000..=3_600_000))]
+    pub lease_ms: u64,
+    /// How long jobs may go on when the worker is asked to stop
+    #[arg(long, value_name = "MS", default_value = "10000")]
+    pub grace_ms: u64,
+    /// What becomes of stdout lines that are no events
+    #[arg(long, value_enum, default_value = "log")]
+    pub output: OutputKind,
+    /// Say nothing of jobs that begin and end
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+fn concurrency(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (1..=1_000).contains(n)).ok_or_else(|| "must be 1 to 1,000".to_owned())
 }
 
 /// `milepost watch`: follow a job to its end.

@@ -478,6 +478,11 @@ impl Job {
         }
     }
 
+    /// Whether it is running, and in this run; `None`: in whichever.
+    pub fn is_in_run(&self, run: Option<u64>) -> bool {
+        self.state == State::Running && run.is_none_or(|run| run == self.run)
+    }
+
     /// The state document with the job's payload beside it (`?include=payload`).
     pub fn with_payload<'a>(&'a self, payload: &'a Json) -> impl Serialize + 'a {
         Document { payload: Some(payload), ..self.document() }

@@ -1,7 +1,7 @@
 //! A runner's events, by POST: one object, an array (all or nothing), or NDJSON (line by line, as it arrives).
 
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::extract::{JobPath, Params, idempotency, json_body, media_type};
 use super::{Api, ApiResult, json_response, schema};
-use crate::domain::{Job, JobId, NewEvent, Refusal, State as JobState, body_hash, parse_json};
+use crate::domain::{JobId, NewEvent, Refusal, body_hash, parse_json};
 use crate::service::{Appended, Gateway, Reader, ServiceError};
 
 /// Events in one array.
@@ -76,11 +76,6 @@ impl Runner {
     async fn heartbeat(self, gateway: &Gateway) -> Result<Appended, ServiceError> {
         gateway.append(self.id, self.run, Vec::new(), [0; 32], None).await
     }
-
-    /// Whether the job has gone on without it.
-    fn is_over(self, job: &Job) -> bool {
-        job.state != JobState::Running || self.run.is_some_and(|run| run != job.run)
-    }
 }
 
 async fn append(api: &Api, id: JobId, query: Option<&str>, headers: &HeaderMap, body: Body) -> ApiResult {
@@ -135,7 +130,7 @@ async fn append_json(api: &Api, id: JobId, headers: &HeaderMap, body: Value, hol
             other => other.into(),
         })?;
     let appended = match hold_ms {
-        Some(ms) => hold(&api.gateway, runner, appended, Duration::from_millis(ms)).await?,
+        Some(ms) => api.gateway.hold(id, runner.run, appended, Duration::from_millis(ms)).await?,
         None => appended,
     };
     Ok(json_response(&answer(&appended)))
@@ -148,30 +143,6 @@ fn answer(appended: &Appended) -> Value {
 
 fn nothing_may_follow(event: &NewEvent) -> Refusal {
     Refusal::invalid("/type", format!("`{}` ends the run: nothing may follow it", event.kind))
-}
-
-/// A held heartbeat: answers when the runner is asked to stop, or the time is over. The job does not fall silent
-/// meanwhile.
-async fn hold(gateway: &Gateway, runner: Runner, mut appended: Appended, time: Duration) -> Result<Appended, ApiError> {
-    let until = Instant::now() + time;
-    let renew_every = appended.silence_ms.map_or(time, |ms| Duration::from_millis((ms / 3).max(1)));
-    while !appended.cancel_requested && Instant::now() < until && !gateway.is_draining() {
-        let renew_at = Instant::now() + renew_every;
-        let mut seq = appended.seq;
-        while Instant::now() < renew_at.min(until) && !gateway.is_draining() {
-            let rest = renew_at.min(until).saturating_duration_since(Instant::now());
-            let job = gateway.changed_job(runner.id, seq, rest, Reader::Runner).await?;
-            if runner.is_over(&job) {
-                break;
-            }
-            if job.cancel_requested {
-                return Ok(Appended { seq: job.seq, cancel_requested: true, ..appended });
-            }
-            seq = job.seq;
-        }
-        appended = runner.heartbeat(gateway).await?;
-    }
-    Ok(appended)
 }
 
 /// An NDJSON body on its way in.
@@ -395,7 +366,7 @@ async fn stop(gateway: Gateway, runner: Runner, mut seq: u64) -> Stop {
     loop {
         match gateway.changed_job(runner.id, seq, Duration::from_secs(3_600), Reader::Runner).await {
             _ if gateway.is_draining() => return Stop::Drain,
-            Ok(job) if job.cancel_requested || runner.is_over(&job) => return Stop::Job,
+            Ok(job) if job.cancel_requested || !job.is_in_run(runner.run) => return Stop::Job,
             Ok(job) => seq = job.seq,
             Err(_) => return Stop::Job,
         }

@@ -23,7 +23,7 @@ use super::report::{CancelRequest, Report};
 use super::reporter::{Delivery, Notice, Order, Reporter};
 
 /// The gateway's own default, until the log says otherwise.
-const DEFAULT_GRACE: Duration = Duration::from_secs(10);
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 /// How long the reason of a cancel is waited for.
 const REASON_PATIENCE: Duration = Duration::from_secs(2);
@@ -41,6 +41,8 @@ pub struct Run {
     pub echo: bool,
     /// The job's last event when we are interrupted: `cancelled` for a tracked run, `released` for a worker.
     pub interrupted: Entry,
+    /// How long the program may take to stop when we are interrupted.
+    pub grace: Duration,
 }
 
 /// Why the program ended.
@@ -88,7 +90,7 @@ pub async fn run(run: Run, report: Arc<dyn Report>, mut interrupts: mpsc::Receiv
             let err = tokio::spawn(pump(Source::Stderr).run(stderr, run.echo.then(tokio::io::stderr)));
             drop(entries);
             let looking_out = tokio::spawn(look_out(group, run.program.input.is_terminal(), Arc::clone(&notice)));
-            let (exit, cause) = supervise(&mut child, group, &mut interrupts, orders.clone()).await;
+            let (exit, cause) = supervise(&mut child, group, run.grace, &mut interrupts, orders.clone()).await;
             looking_out.abort();
             reporter.program_ended();
             ended.send_replace(true);
@@ -129,6 +131,7 @@ pub async fn run(run: Run, report: Arc<dyn Report>, mut interrupts: mpsc::Receiv
 async fn supervise(
     child: &mut Child,
     group: Group,
+    grace: Duration,
     interrupts: &mut mpsc::Receiver<()>,
     mut orders: watch::Receiver<Order>,
 ) -> (Exit, Cause) {
@@ -157,7 +160,7 @@ async fn supervise(
                 } else {
                     cause = Cause::Interrupted;
                     asked_at = Some(ask(group));
-                    kill_at = Some(Instant::now() + DEFAULT_GRACE);
+                    kill_at = Some(Instant::now() + grace);
                 }
             }
             changed = orders.changed(), if !orders_end => {
@@ -231,7 +234,7 @@ fn ask(group: Group) -> Instant {
     Instant::now()
 }
 
-async fn until(deadline: Option<Instant>) {
+pub(super) async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,

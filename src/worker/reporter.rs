@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::entry::Entry;
-use super::report::{CancelRequest, Report};
-use crate::client::{self, Appended, Backoff, ClientError, Problem};
+use super::report::{Appended, CancelRequest, Fault, Report, Trouble};
+use crate::client::{self, Backoff};
 
 /// How much may wait for the gateway before the program is made to wait.
 pub const BUFFERED_BYTES: usize = 4 << 20;
@@ -25,21 +25,57 @@ const BUFFERED_ENTRIES: usize = 4_096;
 /// The gateway takes 1,000 events and 2 MiB; smaller bodies are answered sooner.
 const MAX_BATCH_ENTRIES: usize = 1_000;
 const MAX_BATCH_BYTES: usize = 512 << 10;
-/// How long the gateway holds a heartbeat. Under the 15 s that keep a job alive, and under what proxies cut.
-const HELD: Duration = Duration::from_secs(10);
 /// After the program's end: how long the gateway may stay away before the rest is given up. A tracked job has timed
 /// out by then.
 const LAST_PATIENCE: Duration = Duration::from_secs(60);
 /// How long an answer is still waited for when the user does not want to wait any more.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 const RETRY_BASE: Duration = Duration::from_millis(200);
-/// Short, since a gateway that comes back waits for us: silence ends the job.
-const RETRY_CAP: Duration = Duration::from_secs(3);
 /// A refusal of something this small is no matter of its size: the job is full.
 const SMALL_BYTES: usize = 32 << 10;
 
 /// Tells people about trouble with the gateway; the program's own output goes elsewhere.
 pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// When the heart beats.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Before the first beat. A job that is done by then costs none; its cancel is heard that much later.
+    first: Duration,
+    /// How long the gateway holds a beat: a third of the lease, under the 15 s that keep a tracked job alive, and under
+    /// what proxies cut.
+    held: Duration,
+    /// How long an answer that is due may be late.
+    late: Duration,
+    /// Between two beats that were answered early.
+    rest: Duration,
+    /// Between two tries. Short, since a gateway that comes back waits for us: silence ends the run.
+    retry_cap: Duration,
+}
+
+impl Pace {
+    fn of(lease: Option<Duration>) -> Self {
+        let usual = Self {
+            first: Duration::ZERO,
+            held: Duration::from_secs(10),
+            late: Duration::from_secs(30),
+            rest: Duration::from_secs(1),
+            retry_cap: Duration::from_secs(3),
+        };
+        let Some(lease) = lease else { return usual };
+        Self {
+            first: Duration::from_millis(50),
+            held: usual.held.min(lease / 3),
+            late: usual.late.min((lease / 3).max(Duration::from_secs(2))),
+            rest: usual.rest.min(lease / 4),
+            retry_cap: usual.retry_cap.min((lease / 4).max(RETRY_BASE)),
+        }
+    }
+
+    fn backoff(self) -> Backoff {
+        Backoff::new(RETRY_BASE, self.retry_cap)
+    }
+}
 
 /// What the supervisor of the program must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +136,7 @@ impl Reporter {
         let (queue, queued) = mpsc::channel(BUFFERED_ENTRIES);
         let (orders, order) = watch::channel(Order::Go);
         let shared = Arc::new(Shared {
+            pace: Pace::of(report.lease()),
             report,
             notice,
             orders,
@@ -146,6 +183,7 @@ impl Reporter {
 /// What sender and heartbeat share.
 struct Shared {
     report: Arc<dyn Report>,
+    pace: Pace,
     notice: Notice,
     orders: watch::Sender<Order>,
     ended_at: watch::Sender<Option<Instant>>,
@@ -160,22 +198,25 @@ struct Shared {
 impl Shared {
     /// The heartbeat and the ear in one: returns only when the job is over for us.
     async fn keep_alive(self: Arc<Self>) {
-        let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
+        let pace = self.pace;
+        let mut backoff = pace.backoff();
+        tokio::time::sleep(pace.first).await;
         while self.over.borrow().is_none() {
             let cancelled = self.cancel_heard.load(Ordering::Relaxed);
-            let wait = if cancelled { Duration::ZERO } else { HELD };
+            let wait = if cancelled { Duration::ZERO } else { pace.held };
             let begun = Instant::now();
-            match self.report.heartbeat(wait).await {
+            match self.beat(wait).await {
                 Ok(answer) => {
                     backoff.reset();
                     self.hear(&answer).await;
-                    // A gateway that is asked to stop, or is itself about to, answers at once: do not turn in circles.
-                    if begun.elapsed() < Duration::from_secs(1) {
-                        tokio::time::sleep(Duration::from_secs(1).mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
+                    // A job that is asked to stop, and a gateway that is about to, is answered at once: do not turn in
+                    // circles.
+                    if begun.elapsed() < pace.rest.min(pace.held) {
+                        tokio::time::sleep(pace.rest.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
                     }
                 }
-                Err(error) if error.is_passing() => {
-                    tokio::time::sleep(backoff.next_delay(error.retry_after())).await;
+                Err(Trouble::Passing { retry_after, .. }) => {
+                    tokio::time::sleep(backoff.next_delay(retry_after)).await;
                 }
                 // Held over the job's last event: that is no news.
                 Err(_) if self.finishing.load(Ordering::Relaxed) => return,
@@ -184,6 +225,13 @@ impl Shared {
                     return;
                 }
             }
+        }
+    }
+
+    async fn beat(&self, wait: Duration) -> Result<Appended, Trouble> {
+        match tokio::time::timeout(wait + self.pace.late, self.report.heartbeat(wait)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Trouble::Passing { reason: "no answer in time".to_owned(), retry_after: None }),
         }
     }
 
@@ -212,15 +260,19 @@ impl Shared {
     }
 
     /// A refusal that is about the job, not about what was sent.
-    async fn lose(&self, error: &ClientError) -> Delivery {
-        let delivery = if error.code() == Some("job_terminal") {
-            let state = self.report.state().await.unwrap_or_default();
-            Delivery::Ended(state)
-        } else {
-            Delivery::Undelivered(error.to_string())
+    async fn lose(&self, trouble: &Trouble) -> Delivery {
+        let is_leased = self.report.lease().is_some();
+        if is_leased {
+            self.order(Order::Stop);
+        }
+        let delivery = match trouble {
+            Trouble::Ended { .. } => Delivery::Ended(self.report.state().await.unwrap_or_default()),
+            Trouble::Passing { .. } | Trouble::Content(_) | Trouble::Refused { .. } => {
+                Delivery::Undelivered(trouble.to_string())
+            }
         };
         let ended_elsewhere = matches!(&delivery, Delivery::Ended(state) if state == "cancelled");
-        if ended_elsewhere || self.report.is_exclusive() {
+        if ended_elsewhere {
             self.order(Order::Stop);
         }
         let first = self.over.send_if_modified(|over| {
@@ -244,8 +296,12 @@ impl Shared {
         delivery
     }
 
-    /// Whether a failing append may be given up: the program has ended, and the gateway has been away for long.
+    /// Whether a failing append may be given up: the program has ended, and the gateway has been away for long. A lease
+    /// is given back the time that its gateway was away, so what was done under it is kept until it can be told.
     fn is_out_of_patience(&self, failing_since: Instant) -> bool {
+        if self.report.lease().is_some() {
+            return false;
+        }
         let ended_at = *self.ended_at.borrow();
         ended_at.is_some_and(|at| at.max(failing_since).elapsed() >= LAST_PATIENCE)
     }
@@ -254,7 +310,7 @@ impl Shared {
 /// What one append came to, after all its repetitions.
 enum Outcome {
     Stored,
-    Refused(Box<Problem>),
+    Refused(Fault),
     Over(Delivery),
 }
 
@@ -296,15 +352,15 @@ impl Sender {
                 return;
             }
             let (body, count) = encode_batch(&waiting, limit);
-            match self.append(body).await {
+            match self.append(body, false).await {
                 Outcome::Stored => {
                     waiting.drain(..count);
                     limit = (limit * 4).clamp(16, MAX_BATCH_ENTRIES);
                 }
                 // All or nothing: the culprit is exchanged, and those up to it go first.
-                Outcome::Refused(problem) => match culprit(&problem, count) {
+                Outcome::Refused(fault) => match culprit(&fault, count) {
                     Some(at) => {
-                        self.exchange(&mut waiting, at, &problem);
+                        self.exchange(&mut waiting, at, &fault);
                         limit = at + 1;
                     }
                     None => limit = (count / 2).max(1),
@@ -315,29 +371,29 @@ impl Sender {
     }
 
     /// Puts a log entry in the place of a refused one, where that is of use.
-    fn exchange(&mut self, waiting: &mut VecDeque<Entry>, at: usize, problem: &Problem) {
+    fn exchange(&mut self, waiting: &mut VecDeque<Entry>, at: usize, fault: &Fault) {
         let entry = waiting.remove(at).expect("the culprit is one of the batch");
         let event_type = entry.event_type();
         match &entry {
-            Entry::Said { json, .. } if problem.status != 413 || json.len() > SMALL_BYTES => {
-                waiting.insert(at, Entry::refused(json, &problem.to_string()));
+            Entry::Said { json, .. } if !fault.is_too_large || json.len() > SMALL_BYTES => {
+                waiting.insert(at, Entry::refused(json, &fault.to_string()));
             }
             // No matter of its size: the job is full. What comes later must not fill a gap behind it.
-            Entry::Said { .. } | Entry::Log { .. } | Entry::Output { .. } if problem.status == 413 => {
-                (self.shared.notice)(&format!("the job takes no more events of type {event_type}: {problem}"));
+            Entry::Said { .. } | Entry::Log { .. } | Entry::Output { .. } if fault.is_too_large => {
+                (self.shared.notice)(&format!("the job takes no more events of type {event_type}: {fault}"));
                 self.full.insert(event_type.to_owned());
                 let later = waiting.split_off(at);
                 waiting.extend(later.into_iter().filter(|entry| entry.event_type() != event_type));
                 if event_type != "log" {
                     waiting.insert(
                         at,
-                        Entry::Log { level: "warn", message: format!("no more {event_type} from here: {problem}") },
+                        Entry::Log { level: "warn", message: format!("no more {event_type} from here: {fault}") },
                     );
                 }
             }
             // What we have written ourselves is refused only by a gateway that knows other rules.
             Entry::Said { .. } | Entry::Log { .. } | Entry::Output { .. } => {
-                (self.shared.notice)(&format!("a line could not be reported: {problem}"));
+                (self.shared.notice)(&format!("a line could not be reported: {fault}"));
             }
         }
     }
@@ -349,30 +405,31 @@ impl Sender {
             return over;
         }
         self.shared.finishing.store(true, Ordering::Relaxed);
-        let refusal = match self.append(encode_batch([&last], 1).0).await {
+        let refusal = match self.append(encode_batch([&last], 1).0, true).await {
             Outcome::Stored => return Delivery::Stored,
             Outcome::Over(delivery) => return delivery,
-            Outcome::Refused(problem) => problem,
+            Outcome::Refused(fault) => fault,
         };
         self.deliver(VecDeque::from([Entry::refused(&last.encode(), &refusal.to_string())])).await;
         let stand_in = substitute(last.event_type(), &refusal);
-        match self.append(encode_batch([&stand_in], 1).0).await {
+        match self.append(encode_batch([&stand_in], 1).0, true).await {
             Outcome::Stored => Delivery::Stored,
             Outcome::Over(delivery) => delivery,
-            Outcome::Refused(problem) => Delivery::Undelivered(problem.to_string()),
+            Outcome::Refused(fault) => Delivery::Undelivered(fault.to_string()),
         }
     }
 
     /// One append, repeated under one key until there is an answer or no hope.
-    async fn append(&mut self, body: String) -> Outcome {
-        let key = client::idempotency_key();
-        let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
+    async fn append(&mut self, body: String, ends_run: bool) -> Outcome {
+        // The event that ends a lease's run is known again by itself.
+        let key = (!ends_run || self.shared.report.lease().is_none()).then(client::idempotency_key);
+        let mut backoff = self.shared.pace.backoff();
         let mut abandoned = self.shared.abandoned.subscribe();
         let mut failing_since = None;
         let mut noticed = false;
         loop {
             let answer = tokio::select! {
-                answer = self.shared.report.append(body.clone(), &key) => answer,
+                answer = self.shared.report.append(body.clone(), key.as_deref()) => answer,
                 () = impatient(&mut abandoned) => {
                     return Outcome::Over(self.give_up("interrupted while the gateway was away"));
                 }
@@ -387,12 +444,13 @@ impl Sender {
                 }
                 Err(error) => error,
             };
-            if !error.is_passing() {
-                return match error {
-                    ClientError::Refused(problem) if is_about_content(&problem) => Outcome::Refused(problem),
-                    error => Outcome::Over(self.shared.lose(&error).await),
-                };
-            }
+            let retry_after = match error {
+                Trouble::Passing { retry_after, .. } => retry_after,
+                Trouble::Content(fault) => return Outcome::Refused(fault),
+                Trouble::Ended { .. } | Trouble::Refused { .. } => {
+                    return Outcome::Over(self.shared.lose(&error).await);
+                }
+            };
             let since = *failing_since.get_or_insert_with(Instant::now);
             if self.shared.is_out_of_patience(since) || *abandoned.borrow() {
                 return Outcome::Over(self.give_up(&error.to_string()));
@@ -402,7 +460,7 @@ impl Sender {
                 (self.shared.notice)(&format!("{error}; trying again"));
             }
             tokio::select! {
-                () = tokio::time::sleep(backoff.next_delay(error.retry_after())) => {}
+                () = tokio::time::sleep(backoff.next_delay(retry_after)) => {}
                 // One last try.
                 _ = abandoned.wait_for(|abandoned| *abandoned) => {}
             }
@@ -453,22 +511,17 @@ fn encode_batch<'a>(entries: impl IntoIterator<Item = &'a Entry>, limit: usize) 
 }
 
 /// Which entry of a batch was refused: its pointer begins with the index (RFC 6901).
-fn culprit(problem: &Problem, count: usize) -> Option<usize> {
+fn culprit(fault: &Fault, count: usize) -> Option<usize> {
     if count == 1 {
         return Some(0);
     }
-    let pointer = problem.pointer.as_deref()?;
+    let pointer = fault.pointer.as_deref()?;
     let index = pointer.strip_prefix('/')?.split('/').next()?;
     index.parse().ok().filter(|at| *at < count)
 }
 
-/// Whether a refusal is about what was sent, rather than about the job, the credential or the address.
-fn is_about_content(problem: &Problem) -> bool {
-    matches!(problem.status, 400 | 413 | 415 | 422)
-}
-
 /// The end that is told when the program's own last word was not taken.
-fn substitute(event_type: &str, refusal: &Problem) -> Entry {
+fn substitute(event_type: &str, refusal: &Fault) -> Entry {
     let why = format!("the program's {event_type} event was refused: {refusal}");
     let event = match event_type {
         // Never a success: what the program said about it is lost.

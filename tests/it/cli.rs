@@ -1,16 +1,18 @@
 //! The client commands of the real binary, as a shell runs them. What they promise does not depend on the store, so
 //! their tests use the embedded one alone.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::{SigHandler, Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
-use crate::harness::{Job, PATIENCE, Server, within};
+use crate::harness::{Job, PATIENCE, Server, text, within};
 
 /// A command that runs.
 pub struct Running {
@@ -56,6 +58,17 @@ impl Captured {
         let printed = within(PATIENCE, &format!("{what:?} in the output"), printed).await;
         String::from_utf8_lossy(&printed.expect("it is printed before the end")).into_owned()
     }
+}
+
+/// The messages of a log's log entries.
+pub fn messages(log: &[Value]) -> Vec<&str> {
+    log.iter().filter(|event| event["type"] == "log").map(|event| text(&event["data"]["message"])).collect()
+}
+
+/// Whether a process has ended, reaped or not.
+pub fn is_gone(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
+    stat.map_or(true, |stat| stat.contains(") Z "))
 }
 
 /// Starts `milepost` with these arguments against a server.

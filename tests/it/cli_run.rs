@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::cli::{Ended, milepost, milepost_at, start};
+use crate::cli::{Ended, is_gone, messages, milepost, milepost_at, start};
 use crate::harness::{Job, PATIENCE, Server, Store, eventually, pairs, run, text, unique};
 
 /// Runs a shell script as a job of a kind of its own, to its end.
@@ -20,15 +20,6 @@ async fn run_script(server: &Server, flags: &[&str], script: &str) -> (Ended, Jo
         panic!("not one job, but {jobs:?}; {}", ended.stderr);
     };
     (ended, Job::new(server, text(&job["id"])))
-}
-
-fn messages(log: &[Value]) -> Vec<&str> {
-    log.iter().filter(|event| event["type"] == "log").map(|event| text(&event["data"]["message"])).collect()
-}
-
-fn is_gone(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
-    stat.map_or(true, |stat| stat.contains(") Z "))
 }
 
 struct Marker(PathBuf);

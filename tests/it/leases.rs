@@ -50,7 +50,7 @@ async fn only_the_token_of_the_run_opens_the_job(store: Store) {
         token
     };
     let longer = format!("{}0", mine.token).into_bytes();
-    let shorter = mine.token[..mine.token.len() - 1].as_bytes().to_vec();
+    let shorter = mine.token.as_bytes()[..mine.token.len() - 1].to_vec();
     let tokens = [None, Some(other.token.clone().into_bytes()), Some(flipped), Some(longer), Some(shorter)];
     let odd = [b"".to_vec(), b"nonsense".to_vec(), b"\xff\xfe".to_vec(), vec![b'x'; 5_000]];
     for token in tokens.into_iter().chain(odd.map(Some)) {

@@ -13,6 +13,7 @@ mod cli;
 mod cli_enqueue;
 mod cli_run;
 mod cli_watch;
+mod cli_work;
 mod clocks;
 mod completed_once;
 mod connect;

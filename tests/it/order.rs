@@ -94,7 +94,7 @@ async fn job_that_comes_back_keeps_no_place_of_its_own(store: Store) {
     let lane = Lane::shared(store).await;
     lane.jobs(["a", "b", "c"].map(|name| named(name, json!({})))).await;
     let lease = lane.take(json!({})).await;
-    assert_eq!(subjects(&[lease.clone()]), ["a"]);
+    assert_eq!(subjects(std::slice::from_ref(&lease)), ["a"]);
     // Its `run_at` is now the moment of the release.
     lease.release(json!({})).await;
     assert_eq!(one_by_one(&lane, 3, true).await, ["b", "c", "a"]);

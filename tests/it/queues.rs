@@ -115,7 +115,13 @@ async fn due_jobs_count_as_queued_without_an_event(store: Store) {
     let scheduled = queue.job(json!({"delay_ms": 600})).await;
     let read = queue.read().await;
     assert_eq!((&read["counts"], &read["oldest_queued_at"]), (&counts(1, 0, 0, 1, 0), &Value::Null));
-    let read = queue.until("both to be due", PATIENCE, |read| read["counts"] == counts(0, 2, 0, 0, 0)).await;
+    let read = queue
+        .until("both to be due", PATIENCE, |read| {
+            let of = |state: &str| number(&read["counts"][state]);
+            assert_eq!(of("scheduled") + of("retrying") + of("queued"), 2, "a job was counted nowhere, or twice");
+            read["counts"] == counts(0, 2, 0, 0, 0)
+        })
+        .await;
     assert_ne!(read["oldest_queued_at"], Value::Null);
     assert_eq!(scheduled.types().await, ["queued"]);
     assert_eq!(scheduled.state().await["state"], "scheduled");

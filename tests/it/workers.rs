@@ -38,8 +38,8 @@ fn assert_hands(listed: &Value, expected: &[&Job]) {
     assert_eq!(listed.len(), expected.len(), "{listed:?}");
     for (job, expected) in listed.iter().zip(expected) {
         let (told, kept) = (instant(&expected.lease().expires_at), instant(&job["expires_at"]));
-        // Whoever computes with what he was told is not late.
-        assert!((told..told + 50).contains(&kept), "the claim said {told}, the list says {kept}");
+        // The moment of a claim is read twice, by the one who answers and by the one who stores.
+        assert!((told - 5..told + 50).contains(&kept), "the claim said {told}, the list says {kept}");
         let shown = json!({
             "id": expected.id, "run": expected.run(), "expires_at": job["expires_at"], "cancel_requested": false,
         });

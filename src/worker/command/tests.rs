@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::*;
 use crate::client::{Appended, ClientError, Problem};
 use crate::worker::process::Input;
+use crate::worker::report::Trouble;
 
 #[derive(Default)]
 struct Gateway {
@@ -36,7 +37,7 @@ impl Gateway {
         self.events.lock().expect("no panic").clone()
     }
 
-    fn answer(&self) -> Result<Appended, ClientError> {
+    fn answer(&self) -> Result<Appended, Trouble> {
         if self.away.load(Ordering::Relaxed) {
             return Err(unreachable());
         }
@@ -47,7 +48,7 @@ impl Gateway {
         Ok(Appended { seq, cancel_requested: self.cancel.borrow().is_some() })
     }
 
-    fn refusal_of(&self, events: &[Value]) -> Option<ClientError> {
+    fn refusal_of(&self, events: &[Value]) -> Option<Trouble> {
         events.iter().enumerate().find_map(|(at, event)| {
             if let Some((full, room, pointed)) = self.room
                 && event["type"] == full
@@ -66,23 +67,23 @@ impl Gateway {
     }
 }
 
-fn unreachable() -> ClientError {
-    ClientError::Unreachable { url: "test".to_owned(), reason: "away".to_owned() }
+fn unreachable() -> Trouble {
+    ClientError::Unreachable { url: "test".to_owned(), reason: "away".to_owned() }.into()
 }
 
-fn refusal(status: u16, code: &str, pointer: Option<String>) -> ClientError {
-    ClientError::Refused(Box::new(Problem { status, code: code.to_owned(), pointer, ..Problem::default() }))
+fn refusal(status: u16, code: &str, pointer: Option<String>) -> Trouble {
+    ClientError::Refused(Box::new(Problem { status, code: code.to_owned(), pointer, ..Problem::default() })).into()
 }
 
 #[async_trait]
 impl Report for Gateway {
-    async fn append(&self, body: String, key: &str) -> Result<Appended, ClientError> {
+    async fn append(&self, body: String, key: Option<&str>) -> Result<Appended, Trouble> {
         self.tries.fetch_add(1, Ordering::Relaxed);
         if self.away.load(Ordering::Relaxed) {
             return Err(unreachable());
         }
-        if let Some(answer) = self.keys.lock().expect("no panic").get(key) {
-            return Ok(answer.clone());
+        if let Some(answer) = key.and_then(|key| self.keys.lock().expect("no panic").get(key).cloned()) {
+            return Ok(answer);
         }
         self.answer()?;
         let events: Vec<Value> = serde_json::from_str(&body).expect("an array");
@@ -100,7 +101,7 @@ impl Report for Gateway {
         *self.over.lock().expect("no panic") = events.iter().find_map(ends);
         self.events.lock().expect("no panic").extend(events);
         let answer = Appended { seq: self.stored().len() as u64, cancel_requested: self.cancel.borrow().is_some() };
-        self.keys.lock().expect("no panic").insert(key.to_owned(), answer.clone());
+        self.keys.lock().expect("no panic").extend(key.map(|key| (key.to_owned(), answer.clone())));
         let count = self.appends.fetch_add(1, Ordering::Relaxed) + 1;
         if self.forgets_every > 0 && count.is_multiple_of(self.forgets_every) {
             return Err(unreachable());
@@ -108,23 +109,23 @@ impl Report for Gateway {
         Ok(answer)
     }
 
-    async fn heartbeat(&self, wait: Duration) -> Result<Appended, ClientError> {
+    async fn heartbeat(&self, wait: Duration) -> Result<Appended, Trouble> {
         self.answer()?;
         let mut cancel = self.cancel.subscribe();
         let _ = tokio::time::timeout(wait, cancel.wait_for(Option::is_some)).await;
         self.answer()
     }
 
-    async fn state(&self) -> Result<String, ClientError> {
+    async fn state(&self) -> Result<String, Trouble> {
         Ok(self.over.lock().expect("no panic").clone().unwrap_or_default())
     }
 
-    async fn cancel_request(&self, _seq: u64) -> Result<CancelRequest, ClientError> {
+    async fn cancel_request(&self, _seq: u64) -> Result<CancelRequest, Trouble> {
         Ok(self.cancel.borrow().clone().unwrap_or_default())
     }
 
-    fn is_exclusive(&self) -> bool {
-        self.exclusive
+    fn lease(&self) -> Option<Duration> {
+        self.exclusive.then_some(Duration::from_secs(3))
     }
 }
 
@@ -154,6 +155,7 @@ impl Case {
             cut: self.cut,
             echo: false,
             interrupted: Entry::from_event(&json!({"type": "cancelled", "data": {"reason": "interrupted"}})),
+            grace: DEFAULT_GRACE,
         };
         let report: Arc<dyn Report> = self.gateway.clone();
         let finished = tokio::spawn(super::run(run, report, interrupted, Arc::new(|_: &str| {})));
