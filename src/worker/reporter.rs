@@ -122,11 +122,21 @@ impl Entries {
     }
 }
 
-/// The running reporter of one job.
+/// The running reporter of one job. Dropped unfinished, it falls silent: whoever ran the job is gone, and its lease must
+/// be let run out.
 pub struct Reporter {
     shared: Arc<Shared>,
-    sender: JoinHandle<Sender>,
-    heartbeat: JoinHandle<()>,
+    sender: Task<Sender>,
+    heartbeat: Task<()>,
+}
+
+/// A task that ends with its owner.
+struct Task<T>(JoinHandle<T>);
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Reporter {
@@ -148,8 +158,8 @@ impl Reporter {
         });
         let sender = Sender { shared: Arc::clone(&shared), full: HashSet::new() };
         let reporter = Self {
-            sender: tokio::spawn(sender.run(queued)),
-            heartbeat: tokio::spawn(Arc::clone(&shared).keep_alive()),
+            sender: Task(tokio::spawn(sender.run(queued))),
+            heartbeat: Task(tokio::spawn(Arc::clone(&shared).keep_alive())),
             shared,
         };
         let entries = Entries { queue, budget: Arc::new(Semaphore::new(BUFFERED_BYTES)) };
@@ -170,13 +180,11 @@ impl Reporter {
     }
 
     /// Waits until everything queued is stored, then appends the job's last event. Every [`Entries`] must be gone.
-    pub async fn finish(self, last: Entry) -> Delivery {
-        let delivery = match self.sender.await {
+    pub async fn finish(mut self, last: Entry) -> Delivery {
+        match (&mut self.sender.0).await {
             Ok(mut sender) => sender.finish(last).await,
             Err(error) => Delivery::Undelivered(error.to_string()),
-        };
-        self.heartbeat.abort();
-        delivery
+        }
     }
 }
 

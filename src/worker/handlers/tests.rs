@@ -329,6 +329,23 @@ async fn a_lost_lease_drops_the_handler_and_appends_nothing() {
 }
 
 #[tokio::test]
+async fn a_worker_that_is_dropped_leaves_its_jobs_to_their_leases() {
+    let house = House::open().await;
+    let id = house.job("slow", Value::Null).await;
+    let worker = || Worker::new(house.gateway.clone()).lease(Duration::from_secs(1));
+    let deaf = worker().handle("slow", |_, (): ()| std::future::pending::<Result<(), Failure>>());
+    let running = tokio::spawn(deaf.run(std::future::pending()));
+    house.until(id, |job| job.state == State::Running).await;
+    // Long enough for a heartbeat: from then on it is an attempt.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    running.abort();
+    let shift = house.start(worker().handle("slow", |_, (): ()| async move { Ok(()) }));
+    let job = house.ended(id).await;
+    assert_eq!((job.state, job.attempt), (State::Completed, 2));
+    shift.end().await;
+}
+
+#[tokio::test]
 async fn a_context_that_is_kept_can_do_nothing_more() {
     let house = House::open().await;
     let id = house.job("leak", Value::Null).await;
