@@ -7,6 +7,7 @@ mod cancel_race;
 mod cancel_running;
 mod claim_key;
 mod claim_kill;
+mod claim_nodes;
 mod claims;
 mod cli;
 mod cli_enqueue;

@@ -126,7 +126,7 @@ async fn still_held(connection: &mut PgConnection, runs: &[(JobId, u64)]) -> Res
     );
     let ids: Vec<Uuid> = runs.iter().map(|(id, _)| id.as_uuid()).collect();
     let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(connection).await?;
-    rows.iter().filter_map(|row| row::still_held(row, runs).transpose()).collect()
+    row::still_held(&rows, runs)
 }
 
 async fn remember(connection: &mut PgConnection, wish: &Wish, taken: &[Taken]) -> Result<(), StoreError> {

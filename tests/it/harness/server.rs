@@ -49,6 +49,17 @@ impl Store {
     }
 }
 
+impl Server {
+    /// One more node on this server's database. It must go before the database does.
+    pub async fn beside(&self) -> Self {
+        let database = self.setup.database.as_ref().expect("only Postgres has room for several nodes");
+        let flags = [&self.setup.flags[..], &["--database-url".to_owned(), database.url.clone()]].concat();
+        let setup = Setup { directory: Directory::create(), database: None, flags };
+        let process = setup.start(0).await.unwrap_or_else(|error| panic!("the second node did not start: {error}"));
+        Self(Arc::new(Inner { setup, process: Mutex::new(process) }))
+    }
+}
+
 /// A running server. It is killed with the last handle, and by the kernel when this process ends.
 #[derive(Clone)]
 pub struct Server(Arc<Inner>);
