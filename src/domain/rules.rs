@@ -1,4 +1,4 @@
-//! Wishes become events, or a refusal: enqueue, cancel, retry; a run's own ([`run`]); "time has passed" ([`time`]).
+//! Wishes become events, or a refusal: enqueue, cancel, retry; a run's own (`run`); "time has passed" (`time`).
 //!
 //! Each function is given the job as it stands under its lock (or its guard), and the time, and answers with what the
 //! log gains. None of them stores anything; the caller commits the whole [`Step`] or nothing.
