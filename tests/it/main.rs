@@ -32,6 +32,7 @@ mod layers;
 mod leases;
 mod limits;
 mod list;
+mod nodes;
 mod open_mode;
 mod openapi;
 mod order;

@@ -82,8 +82,8 @@ impl Committer {
 
     /// Carries a batch out; returns the commands that lost a race and must be folded again.
     async fn try_batch(&mut self, batch: Vec<Command>) -> Vec<Command> {
-        let resolved = match self.resolve(&batch).await {
-            Ok(resolved) => resolved,
+        let (resolved, mut guessed) = match self.resolve(&batch).await {
+            Ok(found) => found,
             Err(error) => {
                 fail_all(batch, &error);
                 return Vec::new();
@@ -118,12 +118,18 @@ impl Committer {
         }
         for change in writes.changes {
             let record = change.step.record;
+            guessed.remove(&record.job.id);
             if lost.contains(&record.job.id) || record.job.state.is_terminal() {
                 self.recent.forget(record.job.id);
             } else {
                 self.recent.put(record);
             }
         }
+        // What writes nothing, a refusal above all, has passed no guard: another node may have handed the job out.
+        for id in &guessed {
+            self.recent.forget(*id);
+        }
+        lost.extend(guessed);
         let mut again = Vec::new();
         for (command, outcome) in batch.into_iter().zip(outcomes) {
             if outcome.rests_on(&lost) {
@@ -154,8 +160,9 @@ impl Committer {
         }
     }
 
-    /// Reads what the batch rests on and this process does not know.
-    async fn resolve(&mut self, batch: &[Command]) -> Result<Resolved, StoreError> {
+    /// Reads what the batch rests on and this process does not know; also the jobs that were not read but taken as
+    /// this process wrote them last.
+    async fn resolve(&mut self, batch: &[Command]) -> Result<(Resolved, HashSet<JobId>), StoreError> {
         let mut lookup = Lookup::default();
         let (mut known, mut unknown) = (HashMap::new(), HashSet::new());
         for command in batch {
@@ -194,8 +201,9 @@ impl Committer {
         }
         // What was written last had a live lease then; whether it still has is judged with the write.
         let clocks = Clocks { live: true, ..Clocks::default() };
+        let guessed = known.keys().copied().collect();
         resolved.jobs.extend(known.into_values().map(|record| (record, clocks)));
-        Ok(resolved)
+        Ok((resolved, guessed))
     }
 }
 
@@ -207,7 +215,7 @@ fn fail_all(commands: Vec<Command>, error: &StoreError) {
 }
 
 impl Outcome {
-    /// Whether it was folded on a job whose write was lost.
+    /// Whether it was folded on a job whose write was lost, or on a guess that nothing has proved.
     fn rests_on(&self, lost: &[JobId]) -> bool {
         self.jobs().iter().any(|id| lost.contains(id))
     }
