@@ -24,6 +24,7 @@ mod enqueue;
 mod errors;
 mod examples;
 mod expiry;
+mod hang_up;
 mod harness;
 mod idempotency;
 mod idle;
