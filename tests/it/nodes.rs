@@ -13,7 +13,7 @@ fn through(node: &Server, lease: &Lease) -> Lease {
 fn worker_may_append_through_the_node_that_took_the_job_in() {
     run(async {
         let node = Store::Postgres.serve(&[]).await;
-        let (lane, far) = (Lane::on(&node), node.neighbour().await);
+        let (lane, far) = (Lane::on(&node), node.beside().await);
         let far_lane = Lane { server: far.clone(), ..lane.clone() };
         // The node remembers the job as it wrote it last: queued, given back, waiting for its next attempt.
         lane.job(json!({"backoff": {"initial_ms": 0}})).await;
@@ -32,7 +32,7 @@ fn worker_may_append_through_the_node_that_took_the_job_in() {
 fn repeated_end_is_recognised_through_every_node() {
     run(async {
         let node = Store::Postgres.serve(&[]).await;
-        let (lane, far) = (Lane::on(&node), node.neighbour().await);
+        let (lane, far) = (Lane::on(&node), node.beside().await);
         let far_lane = Lane { server: far.clone(), ..lane.clone() };
         for end in [json!({"type": "completed"}), json!({"type": "failed", "data": {"code": "x"}})] {
             // The node that took the job in knows nothing of the run.
@@ -48,7 +48,7 @@ fn repeated_end_is_recognised_through_every_node() {
 fn repeated_append_says_that_another_node_was_asked_to_stop_the_job() {
     run(async {
         let node = Store::Postgres.serve(&[]).await;
-        let (lane, far) = (Lane::on(&node), node.neighbour().await);
+        let (lane, far) = (Lane::on(&node), node.beside().await);
         lane.job(json!({})).await;
         let lease = lane.take(json!({})).await;
         let append = || lease.post().header("Idempotency-Key", "once").json(&json!({"type": "step"}));

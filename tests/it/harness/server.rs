@@ -76,15 +76,6 @@ impl Deref for Server {
     }
 }
 
-impl Server {
-    /// One more node on the same database.
-    pub async fn neighbour(&self) -> Server {
-        let database = self.setup.database.clone();
-        assert!(database.is_some(), "only Postgres has several nodes");
-        Setup { directory: Directory::create(), flags: self.setup.flags.clone(), database }.serve().await
-    }
-}
-
 impl Inner {
     pub fn address(&self) -> SocketAddr {
         self.lock().address
