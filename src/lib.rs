@@ -33,7 +33,7 @@
 //! "The log before the bus" is a type: [`bus::Bus::publish`] takes [`store::Committed`], and only a store's commit
 //! makes one.
 //!
-//! # Four walks
+//! # Five walks
 //!
 //! **A job is posted.** `http::jobs` reads a [`domain::Spec`] and calls [`service::Gateway::enqueue`], which hands a
 //! command to the journal. A committer gathers what waits, looks up idempotency and unique keys, folds each command
