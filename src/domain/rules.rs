@@ -1,5 +1,5 @@
-//! Wishes become events, or a refusal: enqueue, cancel, retry; a run's own ([`run`]); "time has passed" ([`time`]). An
-//! end that somebody is to be told of becomes a job ([`callback`]).
+//! Wishes become events, or a refusal: enqueue, cancel, retry; a run's own (`run`); "time has passed" (`time`). An end
+//! that somebody is to be told of becomes a job ([`callback`]).
 //!
 //! Each function is given the job as it stands under its lock (or its guard), and the time, and answers with what the
 //! log gains. None of them stores anything; the caller commits the whole [`Step`] or nothing.

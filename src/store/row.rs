@@ -123,12 +123,18 @@ pub(super) fn record_with_payload(row: &impl Columns) -> Result<(Record, Clocks,
     Ok((record, clocks, there(json(row, "payload")?, "payload")?))
 }
 
-/// The job, if one of `runs` still holds it; from the columns of [`record_with_payload`].
-pub(super) fn still_held(row: &impl Columns, runs: &[(JobId, u64)]) -> Result<Option<Taken>, StoreError> {
-    let (record, clocks, payload) = record_with_payload(row)?;
-    let holds = clocks.live && runs.contains(&(record.job.id, record.job.run));
-    let lease = clocks.expires_at.zip(record.lease_ms).filter(|_| holds);
-    Ok(lease.map(|(expires_at, lease_ms)| Taken { job: record.job, payload, lease_ms, expires_at }))
+/// The jobs that `runs` still hold, in their order; from the columns of [`record_with_payload`].
+pub(super) fn still_held(rows: &[impl Columns], runs: &[(JobId, u64)]) -> Result<Vec<Taken>, StoreError> {
+    let mut held = Vec::new();
+    for row in rows {
+        let (record, clocks, payload) = record_with_payload(row)?;
+        let place = runs.iter().position(|run| *run == (record.job.id, record.job.run)).filter(|_| clocks.live);
+        if let Some(((place, expires_at), lease_ms)) = place.zip(clocks.expires_at).zip(record.lease_ms) {
+            held.push((place, Taken { job: record.job, payload, lease_ms, expires_at }));
+        }
+    }
+    held.sort_by_key(|(place, _)| *place);
+    Ok(held.into_iter().map(|(_, taken)| taken).collect())
 }
 
 /// What a claim is remembered by: `[[job, run], …]`.

@@ -127,7 +127,7 @@ impl Entries {
 pub struct Reporter {
     shared: Arc<Shared>,
     sender: Task<Sender>,
-    heartbeat: Task<()>,
+    _heartbeat: Task<()>,
 }
 
 /// A task that ends with its owner.
@@ -159,7 +159,7 @@ impl Reporter {
         let sender = Sender { shared: Arc::clone(&shared), full: HashSet::new() };
         let reporter = Self {
             sender: Task(tokio::spawn(sender.run(queued))),
-            heartbeat: Task(tokio::spawn(Arc::clone(&shared).keep_alive())),
+            _heartbeat: Task(tokio::spawn(Arc::clone(&shared).keep_alive())),
             shared,
         };
         let entries = Entries { queue, budget: Arc::new(Semaphore::new(BUFFERED_BYTES)) };

@@ -17,6 +17,8 @@ on_both_stores!(
     claim_waits_as_long_as_it_said,
     queue_left_out_is_default,
     kinds_choose_among_the_jobs,
+    name_that_is_said_twice_counts_once,
+    thousands_that_become_due_together_are_all_handed_out,
     tracked_job_is_never_handed_out,
     ended_job_is_never_handed_out,
     scheduled_job_waits_for_its_time,
@@ -189,6 +191,30 @@ async fn kinds_choose_among_the_jobs(store: Store) {
     assert_eq!(ids(parked.await.expect("answered").0), [wanted.id], "a job of another kind is not for this claim");
     let rest = lane.claim(json!({"kinds": [], "max": 10})).await;
     assert_eq!(ids(rest), [&*jobs[0].id, &jobs[2].id, &other.id], "no kinds are all kinds");
+}
+
+async fn name_that_is_said_twice_counts_once(store: Store) {
+    let lane = Lane::shared(store).await;
+    lane.jobs((0..4).map(|_| json!({}))).await;
+    let wish = json!({"queues": [lane.name, lane.name], "kinds": ["k", "k"], "max": 3});
+    let leases = lane.claim(wish).await;
+    let ids: HashSet<&str> = leases.iter().map(|lease| lease.job.id.as_str()).collect();
+    assert_eq!((leases.len(), ids.len()), (3, 3));
+    lane.take_all(1, json!({})).await;
+}
+
+async fn thousands_that_become_due_together_are_all_handed_out(store: Store) {
+    let lane = Lane::shared(store).await;
+    lane.jobs((0..2_000).map(|_| json!({"delay_ms": 1_500}))).await;
+    let parked: Vec<_> = (0..20).map(|_| lane.park(json!({"max": 100}))).collect();
+    let mut handed_out = HashSet::new();
+    for claim in parked {
+        handed_out.extend(claim.await.expect("answered").0.into_iter().map(|lease| lease.job.id));
+    }
+    while let leases @ [_, ..] = &lane.claim(json!({"max": 100, "wait_ms": 500})).await[..] {
+        handed_out.extend(leases.iter().map(|lease| lease.job.id.clone()));
+    }
+    assert_eq!(handed_out.len(), 2_000);
 }
 
 async fn tracked_job_is_never_handed_out(store: Store) {

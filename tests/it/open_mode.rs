@@ -68,6 +68,8 @@ async fn foreign_origin_can_change_nothing(store: Store) {
     let (job, done) = (server.tracked().await, server.tracked().await);
     done.complete().await;
     let queue = server.own_queue();
+    let used = Queue::own(&server);
+    let waiting = used.job(json!({})).await;
     let other_port = format!("http://127.0.0.1:{}", port - 1);
     let other_name = format!("http://localhost:{port}");
     let longer = format!("http://127.0.0.1:{port}.evil.example");
@@ -82,6 +84,12 @@ async fn foreign_origin_can_change_nothing(store: Store) {
                 job.post("/cancel").json(&json!({})),
                 job.post("/retry"),
                 server.request("DELETE", &done.path("")),
+                used.worker().claim(1, 0),
+                server.request("PATCH", &used.path("")).json(&json!({"concurrency": 1})),
+                server.post(&used.path("/pause")),
+                server.post(&used.path("/resume")),
+                server.post(&used.path("/purge")),
+                server.post(&used.path("/redrive")),
             ];
             for request in unsafe_requests {
                 let answer = request.header("Origin", origin).send().await;
@@ -93,6 +101,9 @@ async fn foreign_origin_can_change_nothing(store: Store) {
     .await;
     assert!(server.list(&format!("queue={queue}")).await.is_empty());
     done.state().await;
+    assert_eq!(waiting.types().await, ["queued"]);
+    let read = used.read().await;
+    assert_eq!((&read["paused"], &read["concurrency"]), (&json!(null), &json!(null)));
     let read = job.get("").header("Origin", "https://evil.example").send().await;
     assert_eq!(read.header("access-control-allow-origin"), None, "a foreign page cannot read the answer");
 }

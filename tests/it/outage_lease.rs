@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 
 use crate::harness::*;
@@ -10,6 +11,7 @@ use crate::harness::*;
 on_both_stores!(
     healthy_worker_keeps_its_job_over_an_outage,
     dead_worker_loses_its_job_after_an_outage,
+    gateway_that_was_stopped_takes_no_job_from_a_healthy_worker,
     outage_extends_neither_ttl_nor_deadline_nor_timeout,
 );
 
@@ -46,6 +48,30 @@ async fn healthy_worker_keeps_its_job_over_an_outage(store: Store) {
     for lease in &leases {
         let starts = lease.job.types().await.iter().filter(|kind| *kind == "started").count();
         assert_eq!((starts, &lease.job.state().await["state"]), (1, &json!("completed")));
+    }
+}
+
+/// As when its machine slept, or swapped: it finds itself late, with no start that would tell it so.
+async fn gateway_that_was_stopped_takes_no_job_from_a_healthy_worker(store: Store) {
+    let server = store.serve(&[]).await;
+    let lane = Lane::on(&server);
+    lane.jobs((0..3).map(|_| json!({}))).await;
+    let leases = lane.take_all(3, json!({"lease_ms": 2_500})).await;
+    leases[0].beat().await;
+    let rival = lane.park(json!({"wait_ms": 7_500, "max": 10, "worker": "rival"}));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    kill(server.pid(), Signal::SIGSTOP).expect("our child takes a signal");
+    tokio::time::sleep(AWAY).await;
+    let beats: Vec<_> = leases.iter().map(|lease| tokio::spawn(lease.post().json(&json!([])).send())).collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    kill(server.pid(), Signal::SIGCONT).expect("our child takes a signal");
+    for beat in beats {
+        assert_eq!(beat.await.expect("answered").expect(200)["seq"], 2);
+    }
+    assert_eq!(rival.await.expect("answered").0.len(), 0, "nobody's job is free");
+    for lease in &leases {
+        lease.complete().await;
+        assert_eq!(lease.job.types().await, ["queued", "started", "completed"]);
     }
 }
 

@@ -20,6 +20,8 @@ on_both_stores!(
     silence_is_broken_by_pings,
     old_stream_rotates,
     unnamed_frames_carry_their_type_in_the_data,
+    newcomer_over_the_cap_is_turned_away,
+    head_never_opens_a_stream,
     bad_requests_are_refused,
 );
 
@@ -266,6 +268,28 @@ async fn unnamed_frames_carry_their_type_in_the_data(store: Store) {
     assert!(!String::from_utf8_lossy(&stream.raw).contains("event:"));
 }
 
+async fn newcomer_over_the_cap_is_turned_away(store: Store) {
+    let server = store.serve(&["--max-streams", "1"]).await;
+    let queue = Queue::own(&server);
+    let worker = queue.worker();
+    let mut established = opened(&worker).await;
+    let mut newcomer = queue.worker().signals().await;
+    let bye = newcomer.frame().await;
+    assert_eq!((bye.kind().as_str(), bye.json()), ("bye", json!({"reason": "overloaded"})));
+    assert!((5_000..=15_000).contains(&bye.retry.expect("a bye says when to come back")), "{bye:?}");
+    newcomer.expect_end().await;
+    queue.running_at(&worker, json!({})).await.cancel(json!({"grace_ms": 60_000})).await.expect(202);
+    assert_eq!(signal(&mut established, AT_ONCE).await.kind(), "cancel", "the established stay");
+}
+
+async fn head_never_opens_a_stream(store: Store) {
+    let server = store.shared().await;
+    let path = Queue::own(&server).worker().path("/signals");
+    let answer = server.request("HEAD", &path).header("Accept", "text/event-stream").send().await;
+    assert_eq!(answer.body, b"");
+    assert_ne!(answer.header("content-type"), Some("text/event-stream"));
+}
+
 async fn bad_requests_are_refused(store: Store) {
     let server = store.shared().await;
     let ask = |path: &str| server.get(path).header("Accept", "text/event-stream").send();
@@ -278,4 +302,48 @@ async fn bad_requests_are_refused(store: Store) {
     let right = format!("/v1/workers/{}/signals", "aZ09._:@-".repeat(14));
     assert_eq!(server.get(&right).stream().await.frame().await.kind(), "state");
     server.post("/v1/workers/w/signals").send().await.problem(405, "method_not_allowed");
+}
+
+#[test]
+fn outage_of_the_store_is_passing_for_workers_and_operators() {
+    run(async {
+        let server = Store::Postgres.serve(&[]).await;
+        let queue = Queue::own(&server);
+        let worker = queue.worker().with_lease(60_000);
+        let job = queue.running_at(&worker, json!({})).await;
+        let mut established = opened(&worker).await;
+        let database = server.setup.database.as_ref().expect("a Postgres server has a database");
+        database.away().await;
+        let requests = [
+            queue.get(),
+            server.get("/v1/queues"),
+            server.get("/v1/workers"),
+            server.request("PATCH", &queue.path("")).json(&json!({"concurrency": 1})),
+            server.post(&queue.path("/pause")),
+            server.post(&queue.path("/purge")),
+            server.post(&queue.path("/redrive")),
+            worker.claim(1, 0),
+            job.get("?include=waiting"),
+        ];
+        for request in requests {
+            let answer = request.send().await;
+            answer.problem(503, "store_unavailable");
+            assert!(answer.header("retry-after").is_some(), "a 503 says when to come back");
+        }
+        let bye = queue.worker().signals().await.frame().await;
+        assert_eq!((bye.kind().as_str(), bye.json()), ("bye", json!({"reason": "store_unavailable"})));
+        assert!((5_000..=15_000).contains(&bye.retry.expect("a bye says when to come back")), "{bye:?}");
+        database.back().await;
+        eventually(Duration::from_secs(30), "the store", async || {
+            (job.cancel(json!({"grace_ms": 60_000})).await.status() == 202).then_some(())
+        })
+        .await;
+        assert_eq!(signal(&mut established, SWEPT).await.json()["job"], *job.id, "an open stream outlives the outage");
+        let read = queue.read().await;
+        assert_eq!(
+            (&read["paused"], &read["concurrency"]),
+            (&Value::Null, &Value::Null),
+            "what was refused was not done"
+        );
+    });
 }

@@ -18,6 +18,7 @@ on_both_stores!(
     reason_follows_what_happens,
     job_that_does_not_wait_has_no_reason,
     answer_is_no_version_of_anything,
+    payload_may_be_asked_for_beside_it,
     include_is_checked,
 );
 
@@ -181,6 +182,17 @@ async fn answer_is_no_version_of_anything(store: Store) {
         assert_eq!((answer.header("etag"), answer.header("cache-control")), (None, Some("no-store")), "{query}");
     }
     assert!(begun.elapsed() < Duration::from_secs(10), "none of them waited");
+}
+
+async fn payload_may_be_asked_for_beside_it(store: Store) {
+    let queue = Queue::own(&store.shared().await);
+    let job = queue.job(json!({"payload": {"p": 1}, "delay_ms": 60_000})).await;
+    for query in ["?include=payload,waiting", "?include=waiting,payload"] {
+        let answer = job.get(query).send().await;
+        let document = answer.expect(200);
+        assert_eq!((&document["payload"], &document["waiting_for"]["reason"]), (&json!({"p": 1}), &json!("run_at")));
+        assert_eq!((answer.header("etag"), answer.header("cache-control")), (None, Some("no-store")));
+    }
 }
 
 async fn include_is_checked(store: Store) {

@@ -64,12 +64,14 @@ impl Committer {
             if waiting.is_empty() {
                 return;
             }
+            // Whoever comes again came too late by what this process remembered: from then on the store is asked.
+            let may_guess = round == 0;
             waiting = if round < SINGLE_ROUND {
-                self.try_batch(waiting).await
+                self.try_batch(waiting, may_guess).await
             } else {
                 let mut conflicting = Vec::new();
                 for command in waiting {
-                    conflicting.extend(self.try_batch(vec![command]).await);
+                    conflicting.extend(self.try_batch(vec![command], may_guess).await);
                 }
                 conflicting
             };
@@ -80,9 +82,10 @@ impl Committer {
         }
     }
 
-    /// Carries a batch out; returns the commands that lost a race and must be folded again.
-    async fn try_batch(&mut self, batch: Vec<Command>) -> Vec<Command> {
-        let resolved = match self.resolve(&batch).await {
+    /// Carries a batch out; returns the commands that must be folded again: those that lost a race, and those refused by
+    /// a guess, which no guard of the store's has looked at.
+    async fn try_batch(&mut self, batch: Vec<Command>, may_guess: bool) -> Vec<Command> {
+        let (resolved, guessed) = match self.resolve(&batch, may_guess).await {
             Ok(resolved) => resolved,
             Err(error) => {
                 fail_all(batch, &error);
@@ -126,7 +129,7 @@ impl Committer {
         }
         let mut again = Vec::new();
         for (command, outcome) in batch.into_iter().zip(outcomes) {
-            if outcome.rests_on(&lost) {
+            if outcome.rests_on(&lost) || outcome.is_refused_by(&guessed) {
                 again.push(command);
             } else if let Outcome::Remove { id, seq } = outcome {
                 again.extend(self.remove(command, id, seq).await);
@@ -154,8 +157,8 @@ impl Committer {
         }
     }
 
-    /// Reads what the batch rests on and this process does not know.
-    async fn resolve(&mut self, batch: &[Command]) -> Result<Resolved, StoreError> {
+    /// Reads what the batch rests on and this process does not know; also the jobs that it only believes to know.
+    async fn resolve(&mut self, batch: &[Command], may_guess: bool) -> Result<(Resolved, HashSet<JobId>), StoreError> {
         let mut lookup = Lookup::default();
         let (mut known, mut unknown) = (HashMap::new(), HashSet::new());
         for command in batch {
@@ -165,7 +168,7 @@ impl Committer {
             if known.contains_key(&id) && matches!(command, Command::Append { .. }) {
                 continue;
             }
-            match self.recent.get(id).filter(|_| matches!(command, Command::Append { .. })) {
+            match self.recent.get(id).filter(|_| may_guess && matches!(command, Command::Append { .. })) {
                 Some(record) => drop(known.insert(id, record)),
                 None => drop(unknown.insert(id)),
             }
@@ -194,8 +197,9 @@ impl Committer {
         }
         // What was written last had a live lease then; whether it still has is judged with the write.
         let clocks = Clocks { live: true, ..Clocks::default() };
+        let guessed = known.keys().copied().collect();
         resolved.jobs.extend(known.into_values().map(|record| (record, clocks)));
-        Ok(resolved)
+        Ok((resolved, guessed))
     }
 }
 
@@ -210,6 +214,11 @@ impl Outcome {
     /// Whether it was folded on a job whose write was lost.
     fn rests_on(&self, lost: &[JobId]) -> bool {
         self.jobs().iter().any(|id| lost.contains(id))
+    }
+
+    /// Whether it is a refusal that rests on a guess.
+    fn is_refused_by(&self, guessed: &HashSet<JobId>) -> bool {
+        matches!(self, Self::Refused(..)) && self.jobs().iter().any(|id| guessed.contains(id))
     }
 }
 

@@ -99,7 +99,7 @@ async fn answer_again(
         row.text("answer")?.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     let ids: Vec<JobId> = runs.iter().map(|(id, _)| *id).collect();
     let rows = select_jobs(connection, &ids, now).await?;
-    let still = rows.iter().filter_map(|row| row::still_held(row, &runs).transpose()).collect::<Result<Vec<_>, _>>()?;
+    let still = row::still_held(&rows, &runs)?;
     Ok((!still.is_empty()).then_some(WishAnswer::Again(still)))
 }
 
