@@ -33,7 +33,7 @@
 //! "The log before the bus" is a type: [`bus::Bus::publish`] takes [`store::Committed`], and only a store's commit
 //! makes one.
 //!
-//! # Three walks
+//! # Five walks
 //!
 //! **A job is posted.** `http::jobs` reads a [`domain::Spec`] and calls [`service::Gateway::enqueue`], which hands a
 //! command to the journal. A committer gathers what waits, looks up idempotency and unique keys, folds each command
@@ -42,6 +42,12 @@
 //! **A runner appends.** The same road: `http::append` checks each event by itself ([`domain::NewEvent`]), the
 //! committer folds it on the job as it wrote it last, and the store's guard (`seq`) decides whether that was right.
 //! After the commit the bus pushes one encoded frame per event into the job's channel, if somebody watches.
+//!
+//! **A worker claims.** `http::claims` hands the request to [`service::Gateway::claim`]; one task claims for the whole
+//! process, and parks whom it has nothing for until the bus says that a queue stirred. [`store::Store::claim`] locks the
+//! queues asked for; who is next and how many may go is decided in [`domain::dispatch`], the run begins by
+//! [`domain::rules::start`]. The worker's appends take the road above, guarded by its lease; what it does not say (it is
+//! silent, too slow, asked to stop in vain) the sweep of [`service::maintenance`] says for it, as ordinary events.
 //!
 //! **A browser watches.** `http::stream` opens a [`service::Gateway::follow`]: subscribe, read after the cursor, go
 //! live. It never misses the gap between backlog and live, since it subscribes first; behind the ring it reads the

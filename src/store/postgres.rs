@@ -16,8 +16,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use sqlx::Connection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{Connection, Postgres, Transaction};
 
 use super::clock::{Clock, Presence};
 use super::{
@@ -128,6 +128,16 @@ impl PostgresStore {
         }
         Ok(())
     }
+}
+
+/// Begins a transaction, in a task of its own, which a caller that hangs up cannot drop: of a `begin` that is dropped on
+/// its way sqlx knows nothing, and its connection would go back to the pool with the transaction open. Whoever writes
+/// over it next without one of their own would be told of a commit that never comes.
+async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, StoreError> {
+    let pool = pool.clone();
+    let begun = tokio::spawn(async move { pool.begin().await }).await;
+    // Nothing but the end of the process ends the task early.
+    Ok(begun.unwrap_or(Err(sqlx::Error::PoolClosed))?)
 }
 
 #[async_trait]

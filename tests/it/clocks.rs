@@ -72,10 +72,10 @@ async fn last_timed_out_attempt_is_failed(store: Store) {
 
 async fn each_run_has_the_whole_timeout(store: Store) {
     let lane = Lane::shared(store).await;
-    let job = lane.job(json!({"timeout_ms": 1_500})).await;
+    let job = lane.job(json!({"timeout_ms": 3_000})).await;
     for _ in 0..4 {
         let lease = lane.take(json!({})).await;
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        tokio::time::sleep(Duration::from_millis(1_000)).await;
         lease.release(json!({})).await;
     }
     let lease = lane.take(json!({})).await;
@@ -84,13 +84,13 @@ async fn each_run_has_the_whole_timeout(store: Store) {
     let log = assert_folds(&job).await;
     let last = log.last().expect("a log has events");
     assert_eq!((&last["type"], &last["data"]["error"]["code"]), (&json!("retrying"), &json!("timed_out")));
-    assert_soon(last, instant(&lease.document["started_at"]) + 1_500);
+    assert_soon(last, instant(&lease.document["started_at"]) + 3_000);
 }
 
 async fn run_within_its_timeout_is_left_alone(store: Store) {
     let lane = Lane::shared(store).await;
     lane.job(json!({"timeout_ms": 60_000})).await;
-    let lease = lane.take(json!({"lease_ms": 1_000})).await;
+    let lease = lane.take(json!({"lease_ms": 1_500})).await;
     for _ in 0..12 {
         lease.beat().await;
         tokio::time::sleep(Duration::from_millis(250)).await;

@@ -7,6 +7,7 @@ use sqlx::{AssertSqlSafe, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::begin;
 use super::read::LIVE;
 use super::write::{open_leases, update_jobs};
 use crate::domain::dispatch::{Candidate, QueueState};
@@ -45,7 +46,7 @@ async fn next_instant(connection: &mut PgConnection) -> Result<Option<Timestamp>
 }
 
 pub(super) async fn claim(pool: &PgPool, wishes: &[Wish], clock: &Clock) -> Result<Claimed, StoreError> {
-    let mut transaction = pool.begin().await?;
+    let mut transaction = begin(pool).await?;
     let connection = &mut *transaction;
     let mut answers = answer_again(connection, wishes).await?;
     let fresh: Vec<usize> = (0..wishes.len()).filter(|index| answers[*index].is_none()).collect();

@@ -3,6 +3,7 @@
 use sqlx::postgres::PgPool;
 use time::OffsetDateTime;
 
+use super::begin;
 use crate::domain::{JobId, Timestamp};
 use crate::store::{OUTAGE_MS, StoreError};
 
@@ -25,7 +26,7 @@ pub(super) async fn note_watched(pool: &PgPool, node: &str, jobs: &[(JobId, u64)
 /// Writes this node's pulse; returns the database's clock. After an outage of all nodes, live leases are extended by
 /// it. One node at a time: the next one finds a fresh pulse, so nothing is extended twice.
 pub(super) async fn pulse(pool: &PgPool, node: &str) -> Result<Timestamp, StoreError> {
-    let mut transaction = pool.begin().await?;
+    let mut transaction = begin(pool).await?;
     sqlx::query("lock table nodes in share row exclusive mode").execute(&mut *transaction).await?;
     sqlx::query(
         "with last as (select max(alive_at) as alive_at from nodes)

@@ -2,6 +2,7 @@
 
 use sqlx::postgres::PgPool;
 
+use super::begin;
 use crate::domain::{Defaults, Queue, QueueChange, QueueName, QueueSlot, Timestamp};
 use crate::store::StoreError;
 use crate::store::row;
@@ -41,7 +42,7 @@ pub(super) async fn queue_defaults(pool: &PgPool) -> Result<Vec<(QueueName, Defa
 
 /// `false`: there is no such queue.
 pub(super) async fn change_queue(pool: &PgPool, name: &QueueName, change: &QueueChange) -> Result<bool, StoreError> {
-    let mut transaction = pool.begin().await?;
+    let mut transaction = begin(pool).await?;
     if change.creates() {
         sqlx::query("insert into queues (queue) values ($1) on conflict do nothing")
             .bind(name.as_str())

@@ -1,8 +1,9 @@
 //! Housekeeping: rows that mean nothing any more, and the partitions of `events`, one per day.
 
 use sqlx::postgres::PgPool;
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use sqlx::{AssertSqlSafe, PgConnection};
 
+use super::begin;
 use crate::domain::{JobId, Timestamp, oldest_slot};
 use crate::store::{IDEMPOTENCY_MS, StoreError, WORKER_MS};
 
@@ -31,9 +32,8 @@ pub(super) async fn tidy(pool: &PgPool, now: Timestamp, keep_ms: u64) -> Result<
     .execute(pool)
     .await?;
     sqlx::query("delete from nodes where alive_at < now() - interval '1 day'").execute(pool).await?;
-    let mut connection = pool.acquire().await?;
     // One node at a time; the others find the work done.
-    let mut transaction = connection.begin().await?;
+    let mut transaction = begin(pool).await?;
     sqlx::query("select pg_advisory_xact_lock(hashtext('milepost.partitions'))").execute(&mut *transaction).await?;
     // Never queue up in front of everybody's inserts for a lock that somebody else holds for long.
     sqlx::query("set local lock_timeout = '2s'").execute(&mut *transaction).await?;

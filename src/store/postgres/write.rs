@@ -9,6 +9,7 @@ use sqlx::postgres::{PgConnection, PgPool};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::begin;
 use crate::domain::{JobId, State, Timestamp, rules};
 use crate::store::row::{policy_text, progress_text, text};
 use crate::store::{
@@ -30,7 +31,7 @@ pub(super) async fn commit(pool: &PgPool, batch: &Batch) -> Result<Commit, Store
             rolled_back: false,
         });
     }
-    let mut transaction = pool.begin().await?;
+    let mut transaction = begin(pool).await?;
     if write_all(&mut transaction, batch).await? {
         transaction.commit().await?;
         return Ok(Commit { committed: Committed::of_changes(batch.changes.iter()), ..Commit::default() });
@@ -556,7 +557,7 @@ async fn store_results(connection: &mut PgConnection, changes: &[Change]) -> Res
 }
 
 pub(super) async fn remove(pool: &PgPool, jobs: &[(JobId, u64)]) -> Result<Committed, StoreError> {
-    let mut transaction = pool.begin().await?;
+    let mut transaction = begin(pool).await?;
     let removed: Vec<Uuid> = sqlx::query_scalar(
         "delete from jobs j using unnest($1::uuid[], $2::bigint[]) as gone (job_id, seq)
          where j.job_id = gone.job_id and j.seq = gone.seq and j.finished_at is not null returning j.job_id",

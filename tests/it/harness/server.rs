@@ -37,15 +37,14 @@ impl Store {
     pub async fn serve(self, flags: &[&str]) -> Server {
         let database = match self {
             Self::Sqlite => None,
-            Self::Postgres => Some(Database::create().await),
+            Self::Postgres => Some(Arc::new(Database::create().await)),
         };
         let setup = Setup {
             directory: Directory::create(),
             flags: flags.iter().map(|flag| flag.to_string()).collect(),
             database,
         };
-        let process = setup.start(0).await.unwrap_or_else(|error| panic!("the server did not start: {error}"));
-        Server(Arc::new(Inner { setup, process: Mutex::new(process) }))
+        setup.serve().await
     }
 }
 
@@ -184,11 +183,16 @@ impl Drop for Process {
 /// What a restart needs: the same store, the same flags.
 pub struct Setup {
     pub directory: Directory,
-    pub database: Option<Database>,
+    pub database: Option<Arc<Database>>,
     flags: Vec<String>,
 }
 
 impl Setup {
+    async fn serve(self) -> Server {
+        let process = self.start(0).await.unwrap_or_else(|error| panic!("the server did not start: {error}"));
+        Server(Arc::new(Inner { setup: self, process: Mutex::new(process) }))
+    }
+
     /// `serve` on this store, without its `--listen`.
     pub fn command(&self) -> Command {
         let mut command = milepost();
