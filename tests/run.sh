@@ -174,7 +174,8 @@ lint() {
 
 rust() {
   step "Rust: unit and black-box tests"
-  cargo test --locked
+  # Most of them wait for something: more at a time than there are cores.
+  RUST_TEST_THREADS=${RUST_TEST_THREADS:-4} cargo test --locked
 }
 
 npm_install() {

@@ -11,7 +11,7 @@ use crate::domain::Timestamp;
 
 pub(super) struct Clock {
     started: Instant,
-    /// The database's time at `started`, in milliseconds since the epoch.
+    /// The database's time at `started`, in milliseconds since the epoch; [`UNREAD`] before the first reading.
     base_ms: AtomicI64,
     /// The latest instant that was told.
     told_ms: AtomicI64,
@@ -20,15 +20,24 @@ pub(super) struct Clock {
 /// A reading that is up to so much behind the one before is a slow answer, not a clock that was set back.
 const SLIP_MS: i64 = 1_000;
 
+const UNREAD: i64 = i64::MIN;
+
 impl Clock {
     pub fn new() -> Self {
-        Self { started: Instant::now(), base_ms: AtomicI64::new(0), told_ms: AtomicI64::new(0) }
+        Self { started: Instant::now(), base_ms: AtomicI64::new(UNREAD), told_ms: AtomicI64::new(0) }
     }
 
-    /// The database said `at` somewhere between `asked` and now: take the middle.
+    /// The database said `at` somewhere between `asked` and now. What is known already stays if that can be true: a slow
+    /// answer (a lock, a stall, a process that was stopped) leaves much room, and its middle may be seconds off.
     pub fn read(&self, asked: Instant, at: Timestamp) {
-        let middle = asked.duration_since(self.started) + asked.elapsed() / 2;
-        self.base_ms.store(at.as_millis() - middle.as_millis() as i64, Ordering::Relaxed);
+        let asked_ms = asked.duration_since(self.started).as_millis() as i64;
+        let answered_ms = self.started.elapsed().as_millis() as i64;
+        let (earliest, latest) = (at.as_millis() - answered_ms, at.as_millis() - asked_ms);
+        let base = match self.base_ms.load(Ordering::Relaxed) {
+            UNREAD => earliest.midpoint(latest),
+            known => known.clamp(earliest, latest),
+        };
+        self.base_ms.store(base, Ordering::Relaxed);
     }
 
     /// It stands still rather than go back by a reading's error: what happens later is told later.
@@ -84,5 +93,20 @@ mod tests {
         clock.read(Instant::now(), at(-3_600_000));
         assert!(ms(&clock) < 0);
         assert!(ms(&clock) < 0, "and stays there");
+    }
+
+    #[test]
+    fn an_answer_that_took_long_does_not_move_a_clock_that_agrees_with_it() {
+        let (clock, at) = (Clock::new(), |ms: i64| Timestamp::from_millis(1_800_000_000_000 + ms));
+        let ms = |clock: &Clock| clock.now().as_millis() - at(0).as_millis();
+        let begun = clock.started;
+        clock.read(begun, at(0));
+        std::thread::sleep(std::time::Duration::from_millis(400));
+        // Both were asked at the beginning. One was held up on its way there, the other on its way back.
+        for said in [400, 0] {
+            clock.read(begun, at(said));
+            let off = ms(&clock) - begun.elapsed().as_millis() as i64;
+            assert!((-50..=50).contains(&off), "the clock is {off} ms off after an answer that took long");
+        }
     }
 }

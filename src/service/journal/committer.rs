@@ -82,10 +82,10 @@ impl Committer {
         }
     }
 
-    /// Carries a batch out; returns the commands that must be folded again: those that lost a race, and those refused by
-    /// a guess, which no guard of the store's has looked at.
+    /// Carries a batch out; returns the commands that must be folded again: those that lost a race, and those
+    /// answered by a guess that no guard of the store's has looked at.
     async fn try_batch(&mut self, batch: Vec<Command>, may_guess: bool) -> Vec<Command> {
-        let (resolved, guessed) = match self.resolve(&batch, may_guess).await {
+        let (resolved, mut guessed) = match self.resolve(&batch, may_guess).await {
             Ok(resolved) => resolved,
             Err(error) => {
                 fail_all(batch, &error);
@@ -121,15 +121,21 @@ impl Committer {
         }
         for change in writes.changes {
             let record = change.step.record;
+            guessed.remove(&record.job.id);
             if lost.contains(&record.job.id) || record.job.state.is_terminal() {
                 self.recent.forget(record.job.id);
             } else {
                 self.recent.put(record);
             }
         }
+        // What writes nothing, a refusal above all, has passed no guard: another node may have been faster.
+        for id in &guessed {
+            self.recent.forget(*id);
+        }
+        lost.extend(guessed);
         let mut again = Vec::new();
         for (command, outcome) in batch.into_iter().zip(outcomes) {
-            if outcome.rests_on(&lost) || outcome.is_refused_by(&guessed) {
+            if outcome.rests_on(&lost) {
                 again.push(command);
             } else if let Outcome::Remove { id, seq } = outcome {
                 again.extend(self.remove(command, id, seq).await);
@@ -211,14 +217,9 @@ fn fail_all(commands: Vec<Command>, error: &StoreError) {
 }
 
 impl Outcome {
-    /// Whether it was folded on a job whose write was lost.
+    /// Whether it was folded on a job whose write was lost, or on a guess that nothing has proved.
     fn rests_on(&self, lost: &[JobId]) -> bool {
         self.jobs().iter().any(|id| lost.contains(id))
-    }
-
-    /// Whether it is a refusal that rests on a guess.
-    fn is_refused_by(&self, guessed: &HashSet<JobId>) -> bool {
-        matches!(self, Self::Refused(..)) && self.jobs().iter().any(|id| guessed.contains(id))
     }
 }
 
