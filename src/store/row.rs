@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::domain::dispatch::QueueState;
+use crate::domain::dispatch::{Candidate, QueueState};
 use crate::domain::{
     Clocks, Defaults, Ending, Event, EventType, Handouts, Job, JobId, Json, Pause, Policy, Queue, QueueCounts,
     QueueName, QueueSettings, QueueSlot, Record, State, Tally, Timestamp, WorkerName,
 };
 
+use super::claim::Picked;
 use super::{StoreError, Taken};
 
 /// The columns of `jobs` that make a [`Job`].
@@ -270,4 +271,23 @@ pub(super) fn policy_text(policy: &Policy) -> String {
 /// A JSON column's text.
 pub(super) fn text(json: &Option<Json>) -> Option<String> {
     json.as_ref().map(|json| json.as_str().to_owned())
+}
+
+/// What a look for `want` candidates found: `rank`, how many `lanes`, how many `heads` of each were looked for; and the
+/// candidates, if there are any.
+pub(super) fn picked(rows: &[impl Columns], want: usize) -> Result<Picked, StoreError> {
+    let Some(first) = rows.first() else { return Ok(Picked::default()) };
+    let integer = |column| there(first.integer(column)?, column);
+    let (lanes, heads) = (integer("lanes")?, integer("heads")?);
+    let mut picked = Picked { rank: Some(integer("rank")? as i32), ..Picked::default() };
+    let mut per_lane: HashMap<String, i64> = HashMap::new();
+    for row in rows {
+        let Some(run_at) = row.instant("run_at")? else { continue };
+        let lane = there(row.text("lane")?, "lane")?;
+        *per_lane.entry(lane.clone()).or_default() += 1;
+        picked.candidates.push(Candidate { id: row.id("job_id")?, lane, run_at });
+    }
+    // Fewer lanes than were looked for, and none with as many heads as were looked for.
+    picked.is_all = lanes < want as i64 && per_lane.values().all(|found| *found < heads);
+    Ok(picked)
 }

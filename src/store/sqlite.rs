@@ -8,6 +8,7 @@ mod claim;
 mod pulse;
 mod queues;
 mod read;
+mod script;
 mod tidy;
 mod waiting;
 mod workers;

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use sqlx::postgres::{PgConnection, PgPool};
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::AssertSqlSafe;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::begin;
 use super::read::LIVE;
 use super::write::{open_leases, update_jobs};
-use crate::domain::dispatch::{Candidate, QueueState};
+use crate::domain::dispatch::QueueState;
 use crate::domain::{ClaimRequest, Clocks, JobId, Json, QueueName, Record, Timestamp};
 use crate::store::claim::{Counter, Dealt, Pick, Picked, Taken, Wish, WishAnswer, deal, full_queues};
 use crate::store::clock::Clock;
@@ -269,20 +269,7 @@ impl Counter for Hand<'_> {
             .bind(pick.kind.map(QueueName::as_str))
             .fetch_all(&mut *self.connection)
             .await?;
-        let Some(first) = rows.first() else { return Ok(Picked::default()) };
-        let (heads, lanes): (i64, i64) = (first.try_get("heads")?, first.try_get("lanes")?);
-        let mut picked = Picked { rank: Some(first.try_get("rank")?), ..Picked::default() };
-        let mut per_lane: HashMap<String, i64> = HashMap::new();
-        for row in &rows {
-            let Some(id) = row.try_get::<Option<Uuid>, _>("job_id")? else { continue };
-            let lane: String = row.try_get("lane")?;
-            *per_lane.entry(lane.clone()).or_default() += 1;
-            let run_at = Timestamp::from_datetime(row.try_get::<OffsetDateTime, _>("run_at")?);
-            picked.candidates.push(Candidate { id: JobId::from_uuid(id), lane, run_at });
-        }
-        // Fewer lanes than were looked for, and none with as many heads as were looked for.
-        picked.is_all = lanes < pick.want as i64 && per_lane.values().all(|found| *found < heads);
-        Ok(picked)
+        row::picked(&rows, pick.want)
     }
 
     async fn lock(&mut self, jobs: &[JobId]) -> Result<Vec<(Record, Clocks, Json)>, StoreError> {

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use serde_json::json;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 
 use super::read::LIVE;
-use super::write::{LEAVE_READY, insert_events, move_leases, run, update_jobs};
-use crate::domain::dispatch::{Candidate, QueueState};
+use super::script::{Script, json};
+use super::write::{LEAVE_READY, hex, insert_events, move_leases, update_jobs};
+use crate::domain::dispatch::QueueState;
 use crate::domain::{ClaimRequest, Clocks, JobId, Json, QueueName, Record, Timestamp};
 use crate::store::claim::{Counter, Dealt, Pick, Picked, Taken, Wish, WishAnswer, deal, full_queues};
 use crate::store::row::{self, Columns, JOB_COLUMNS, RECORD_COLUMNS, RECORD_SOURCE};
@@ -56,18 +56,23 @@ pub(super) async fn claim(
     }
     let fresh: Vec<usize> = (0..wishes.len()).filter(|index| answers[*index].is_none()).collect();
     let requests: Vec<&ClaimRequest> = fresh.iter().map(|index| &wishes[*index].request).collect();
-    promote(connection, now).await?;
-    let mut queues = gather_queues(connection, &requests, now).await?;
+    let (mut queues, mut next) = gather_queues(connection, &requests, now).await?;
+    if next.is_some_and(|next| next <= now) {
+        promote(connection, now).await?;
+        next = next_instant(connection).await?;
+    }
     let mut hand = Hand { connection: &mut *connection, now };
     let Dealt { taken, changes, overdue, stale } = deal(&mut hand, &mut queues, &requests, now).await?;
-    write(connection, &changes, stale, now).await?;
-    store_queues(connection, &queues).await?;
-    let next: Option<i64> = sqlx::query_scalar("select min(run_at) from later").fetch_one(&mut *connection).await?;
-    let opens_at =
-        queues.values().filter_map(|queue| queue.opens_at(now)).chain(next.map(Timestamp::from_millis)).min();
+    let opens_at = queues.values().filter_map(|queue| queue.opens_at(now)).chain(next).min();
+    let mut script = Script::default();
+    hand_over(&mut script, &changes, stale, now);
+    store_queues(&mut script, &queues);
     for (index, taken) in fresh.into_iter().zip(taken) {
-        remember(connection, &wishes[index], &taken, now).await?;
+        remember(&mut script, &wishes[index], &taken, now);
         answers[index] = Some(WishAnswer::Jobs(taken));
+    }
+    if !script.play(connection).await? {
+        return Err(StoreError::Unreadable("a job changed in front of the only writer".to_owned()));
     }
     Ok(Claimed {
         answers: answers.into_iter().map(|answer| answer.unwrap_or(WishAnswer::Jobs(Vec::new()))).collect(),
@@ -103,44 +108,44 @@ async fn answer_again(
     Ok((!still.is_empty()).then_some(WishAnswer::Again(still)))
 }
 
-async fn remember(
-    connection: &mut SqliteConnection,
-    wish: &Wish,
-    taken: &[Taken],
-    now: Timestamp,
-) -> Result<(), StoreError> {
-    let Some(idempotency) = wish.idempotency.as_ref().filter(|_| !taken.is_empty()) else { return Ok(()) };
-    sqlx::query(
-        "insert or replace into idempotency (scope, key, body_hash, answer, created_at) values (?, ?, ?, ?, ?)",
-    )
-    .bind(&idempotency.request.scope)
-    .bind(&idempotency.request.key)
-    .bind(idempotency.body_hash.to_vec())
-    .bind(row::runs_text(taken))
-    .bind(now.as_millis())
-    .execute(connection)
-    .await?;
-    Ok(())
+fn remember(script: &mut Script, wish: &Wish, taken: &[Taken], now: Timestamp) {
+    let Some(idempotency) = wish.idempotency.as_ref().filter(|_| !taken.is_empty()) else { return };
+    let request = &idempotency.request;
+    script.run(
+        "insert or replace into idempotency (scope, key, body_hash, answer, created_at)
+         select value ->> 0, value ->> 1, unhex(value ->> 2), value ->> 3, value ->> 4 from json_each(?)",
+        &[(&request.scope, &request.key, hex(&idempotency.body_hash), row::runs_text(taken), now.as_millis())],
+    );
 }
 
+/// When the next job that waits for its instant becomes claimable.
+async fn next_instant(connection: &mut SqliteConnection) -> Result<Option<Timestamp>, StoreError> {
+    let next: Option<i64> = sqlx::query_scalar("select min(run_at) from later").fetch_one(connection).await?;
+    Ok(next.map(Timestamp::from_millis))
+}
+
+/// The queues asked for, with what their limits need; and, by the way, when the next job becomes claimable that waits for
+/// its instant.
 async fn gather_queues(
     connection: &mut SqliteConnection,
     requests: &[&ClaimRequest],
     now: Timestamp,
-) -> Result<HashMap<QueueName, QueueState>, StoreError> {
+) -> Result<(HashMap<QueueName, QueueState>, Option<Timestamp>), StoreError> {
     let mut names: Vec<&str> = requests.iter().flat_map(|r| &r.queues).map(QueueName::as_str).collect();
     names.sort_unstable();
     names.dedup();
     let rows = sqlx::query(
-        "select queue, settings, paused_at is not null as paused, held_until, turns, ahead_until
+        "select queue, settings, paused_at is not null as paused, held_until, turns, ahead_until,
+             (select min(run_at) from later) as next_at
          from queues where queue in (select value from json_each(?))",
     )
-    .bind(json!(names).to_string())
+    .bind(json(&names))
     .fetch_all(&mut *connection)
     .await?;
+    let next = rows.first().map_or(Ok(None), |row| row.instant("next_at"))?;
     let mut queues = rows.iter().map(row::queue_state).collect::<Result<HashMap<_, _>, _>>()?;
     gather_limits(connection, &mut queues, now).await?;
-    Ok(queues)
+    Ok((queues, next))
 }
 
 /// What the limits of queues need.
@@ -160,7 +165,7 @@ pub(super) async fn gather_limits(
             "select queue, coalesce(concurrency_key, '') as lane, count(*) as running from leases
              where queue in (select value from json_each(?)) and not tracked group by 1, 2",
         )
-        .bind(json!(limited).to_string())
+        .bind(json(&limited))
         .fetch_all(&mut *connection)
         .await?;
         for row in rows {
@@ -174,7 +179,7 @@ pub(super) async fn gather_limits(
             "select queue, lane, ahead_until from rates
              where queue in (select value from json_each(?)) and ahead_until > ?",
         )
-        .bind(json!(rated).to_string())
+        .bind(json(&rated))
         .bind(now.as_millis() * 1_000)
         .fetch_all(connection)
         .await?;
@@ -190,87 +195,62 @@ pub(super) struct Hand<'a> {
     pub(super) now: Timestamp,
 }
 
-impl Hand<'_> {
-    /// Up to `limit` lanes at a rank that hold something not seen yet, along the index: each step is one probe, whatever
-    /// waits in the lane.
-    async fn lanes(
-        &mut self,
-        pick: &Pick<'_>,
-        rank: i64,
-        wrapped: bool,
-        limit: usize,
-    ) -> Result<Vec<String>, StoreError> {
-        let kind = if pick.kind.is_some() { "and kind = ?4" } else { "and ?4 is null" };
-        let bound = if wrapped { "and lane <= ?5" } else { "and ?5 is not null" };
-        let mut lanes = Vec::new();
-        let turn = pick.turns.get(&(rank as i32)).map_or("", String::as_str);
-        let mut last = (!wrapped).then(|| turn.to_owned());
-        let seen = json!(pick.seen).to_string();
-        while lanes.len() < limit {
-            // "Greater or equal to the empty text" is every lane, the one without a key included.
-            let from = if last.is_some() { ">" } else { ">=" };
-            let sql = format!(
-                "select lane from ready where queue = ?1 {kind} and rank = ?2 and lane {from} ?3 {bound}
-                     and job_id not in (select value from json_each(?6)) order by lane limit 1"
-            );
-            let next: Option<String> = sqlx::query_scalar(AssertSqlSafe(sql))
-                .bind(pick.queue.as_str())
-                .bind(rank)
-                .bind(last.clone().unwrap_or_default())
-                .bind(pick.kind.map(QueueName::as_str))
-                .bind(turn)
-                .bind(&seen)
-                .fetch_optional(&mut *self.connection)
-                .await?;
-            let Some(next) = next else { break };
-            if !pick.full_lanes.contains(&next) {
-                lanes.push(next.clone());
-            }
-            last = Some(next);
-        }
-        Ok(lanes)
-    }
-}
-
 impl Counter for Hand<'_> {
+    /// Walks from lane to lane along the index (each step one probe, whatever waits in the lane), beginning after the one
+    /// served last; then takes the heads of the lanes it found.
     async fn pick(&mut self, pick: Pick<'_>) -> Result<Picked, StoreError> {
-        let kind = if pick.kind.is_some() { "and kind = ?3" } else { "and ?3 is null" };
-        let sql = format!("select rank from ready where queue = ?1 and rank >= ?2 {kind} order by rank limit 1");
-        let rank: Option<i64> = sqlx::query_scalar(AssertSqlSafe(sql))
+        // The kind is part of another index, and of every probe.
+        let kind = if pick.kind.is_some() { "and r.kind = ?7" } else { "and ?7 is null" };
+        // A lane that this claim has emptied already is none.
+        let unseen = if pick.seen.is_empty() { "" } else { "and r.job_id not in (select value from json_each(?5))" };
+        let probe = |lanes: &str| {
+            format!(
+                "(select r.lane from ready r where r.queue = ?1 {kind} and r.rank = top.rank and {lanes} {unseen}
+                  order by r.lane limit 1)"
+            )
+        };
+        let open = |lane: &str| format!("{lane} is not null and {lane} not in (select value from json_each(?4))");
+        let (after_open, before_open) = (open("after.lane"), open("before.lane"));
+        let sql = format!(
+            "with recursive top (rank, turn) as materialized (
+                 select r.rank, coalesce((select value from json_each(?3) where key = cast(r.rank as text)), '')
+                 from ready r where r.queue = ?1 {kind} and r.rank >= ?2 order by r.rank limit 1
+             ), after (lane, found) as (
+                 select {after_first}, 0 from top
+                 union all
+                 select {after_next}, after.found + ({after_open}) from after cross join top
+                 where after.lane is not null and after.found + ({after_open}) < ?6
+             ), before (lane, found) as (
+                 select {before_first}, (select count(*) from after where {after_open}) from top
+                 union all
+                 select {before_next}, before.found + ({before_open}) from before cross join top
+                 where before.lane is not null and before.found + ({before_open}) < ?6
+             ), lanes (lane) as materialized (
+                 select lane from after where {after_open} union select lane from before where {before_open}
+             ), share (lanes, heads) as materialized (
+                 select count(*), max(1, (?6 + count(*) - 1) / max(1, count(*))) from lanes
+             )
+             select top.rank, share.lanes, share.heads, h.job_id, lanes.lane, h.run_at
+             from top cross join share left join lanes left join ready h on h.job_id in (
+                 select r.job_id from ready r where r.queue = ?1 {kind} and r.rank = top.rank and r.lane = lanes.lane
+                     {unseen} order by r.run_at, r.job_id limit (select heads from share))
+             order by lanes.lane, h.run_at, h.job_id",
+            after_first = probe("r.lane > top.turn"),
+            after_next = probe("r.lane > after.lane"),
+            before_first = probe("r.lane <= top.turn"),
+            before_next = probe("r.lane > before.lane and r.lane <= top.turn"),
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql))
             .bind(pick.queue.as_str())
             .bind(pick.from_rank)
+            .bind(row::turns_text(pick.turns))
+            .bind(json(pick.full_lanes))
+            .bind(json(pick.seen))
+            .bind(pick.want as i64)
             .bind(pick.kind.map(QueueName::as_str))
-            .fetch_optional(&mut *self.connection)
+            .fetch_all(&mut *self.connection)
             .await?;
-        let Some(rank) = rank else { return Ok(Picked::default()) };
-        let mut lanes = self.lanes(&pick, rank, false, pick.want).await?;
-        let rest = pick.want - lanes.len();
-        lanes.extend(self.lanes(&pick, rank, true, rest).await?);
-        let heads = pick.want.div_ceil(lanes.len().max(1));
-        let mut picked = Picked { rank: Some(rank as i32), candidates: Vec::new(), is_all: lanes.len() < pick.want };
-        let kind = if pick.kind.is_some() { "and kind = ?4" } else { "and ?4 is null" };
-        let sql = format!(
-            "select job_id, run_at from ready where queue = ?1 and rank = ?2 and lane = ?3 {kind}
-                 and job_id not in (select value from json_each(?5)) order by run_at, job_id limit ?6"
-        );
-        let seen = json!(pick.seen).to_string();
-        for lane in lanes {
-            let rows = sqlx::query(AssertSqlSafe(sql.clone()))
-                .bind(pick.queue.as_str())
-                .bind(rank)
-                .bind(&lane)
-                .bind(pick.kind.map(QueueName::as_str))
-                .bind(&seen)
-                .bind(heads as i64)
-                .fetch_all(&mut *self.connection)
-                .await?;
-            picked.is_all &= rows.len() < heads;
-            for row in rows {
-                let run_at = Timestamp::from_millis(row.try_get("run_at")?);
-                picked.candidates.push(Candidate { id: row.id("job_id")?, lane: lane.clone(), run_at });
-            }
-        }
-        Ok(picked)
+        row::picked(&rows, pick.want)
     }
 
     async fn lock(&mut self, jobs: &[JobId]) -> Result<Vec<(Record, Clocks, Json)>, StoreError> {
@@ -291,48 +271,35 @@ async fn select_jobs(
         "select {JOB_COLUMNS}, {RECORD_COLUMNS}, {LIVE}, specs.payload {RECORD_SOURCE}
          where jobs.job_id in (select value from json_each(?2))"
     );
-    let query = sqlx::query(AssertSqlSafe(sql)).bind(now.as_millis()).bind(json!(jobs).to_string());
+    let query = sqlx::query(AssertSqlSafe(sql)).bind(now.as_millis()).bind(json(jobs));
     Ok(query.fetch_all(connection).await?)
 }
 
-async fn write(
-    connection: &mut SqliteConnection,
-    changes: &[Change],
-    stale: Vec<JobId>,
-    now: Timestamp,
-) -> Result<(), StoreError> {
+fn hand_over(script: &mut Script, changes: &[Change], stale: Vec<JobId>, now: Timestamp) {
     let mut leaving = stale;
     leaving.extend(changes.iter().map(|change| change.job().id));
-    run(connection, LEAVE_READY, &leaving).await?;
-    if !update_jobs(connection, &changes.iter().collect::<Vec<_>>()).await? {
-        return Err(StoreError::Unreadable("a job changed in front of the only writer".to_owned()));
-    }
-    insert_events(connection, changes).await?;
-    move_leases(connection, changes, now).await
+    script.run(LEAVE_READY, &leaving);
+    update_jobs(script, &changes.iter().collect::<Vec<_>>());
+    insert_events(script, changes);
+    move_leases(script, changes, now);
 }
 
-async fn store_queues(
-    connection: &mut SqliteConnection,
-    queues: &HashMap<QueueName, QueueState>,
-) -> Result<(), StoreError> {
-    for (name, queue) in queues.iter().filter(|(_, queue)| queue.served) {
-        sqlx::query("update queues set turns = ?2, ahead_until = ?3 where queue = ?1")
-            .bind(name.as_str())
-            .bind(row::turns_text(&queue.turns))
-            .bind(queue.ahead_until_us)
-            .execute(&mut *connection)
-            .await?;
-        if queue.settings.rate_limit.is_some_and(|rate| rate.per_key) {
-            let rates: Vec<(&QueueName, &str, i64)> =
-                queue.ahead_by_lane.iter().map(|(lane, ahead)| (name, lane.as_str(), *ahead)).collect();
-            run(
-                connection,
-                "insert or replace into rates (queue, lane, ahead_until)
-                 select value ->> 0, value ->> 1, value ->> 2 from json_each(?)",
-                &rates,
-            )
-            .await?;
-        }
-    }
-    Ok(())
+fn store_queues(script: &mut Script, queues: &HashMap<QueueName, QueueState>) {
+    let served = || queues.iter().filter(|(_, queue)| queue.served);
+    let rows: Vec<(&QueueName, String, Option<i64>)> =
+        served().map(|(name, queue)| (name, row::turns_text(&queue.turns), queue.ahead_until_us)).collect();
+    script.run(
+        "update queues set turns = i.value ->> 1, ahead_until = i.value ->> 2
+         from json_each(?) as i where queue = i.value ->> 0",
+        &rows,
+    );
+    let rates: Vec<(&QueueName, &str, i64)> = served()
+        .filter(|(_, queue)| queue.settings.rate_limit.is_some_and(|rate| rate.per_key))
+        .flat_map(|(name, queue)| queue.ahead_by_lane.iter().map(move |(lane, ahead)| (name, lane.as_str(), *ahead)))
+        .collect();
+    script.run(
+        "insert or replace into rates (queue, lane, ahead_until)
+         select value ->> 0, value ->> 1, value ->> 2 from json_each(?)",
+        &rates,
+    );
 }

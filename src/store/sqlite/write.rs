@@ -1,8 +1,10 @@
-//! Writes: each table's rows of a batch go over as one JSON array. Runs inside one `begin immediate` transaction.
+//! Writes: each table's rows of a batch are one JSON array, a batch is one [`Script`]. Runs inside one `begin immediate`
+//! transaction.
 
 use serde::Serialize;
 use sqlx::SqliteConnection;
 
+use super::script::{Script, json};
 use crate::domain::{JobId, State, Timestamp, rules};
 use crate::store::row::{policy_text, progress_text, text};
 use crate::store::{Batch, Change, Committed, IDEMPOTENCY_MS, LeaseGuard, StoreError, UniqueKey, Waiting, lane};
@@ -15,22 +17,22 @@ pub(super) async fn commit(
 ) -> Result<bool, StoreError> {
     let changes = &batch.changes;
     let (new, old): (Vec<&Change>, Vec<&Change>) = changes.iter().partition(|change| change.before.is_none());
-    let holds = remember(connection, batch, now).await?
-        && move_unique_keys(connection, changes).await?
-        && hold_leases(connection, changes, now).await?
-        && update_jobs(connection, &old).await?;
-    if holds {
-        insert_jobs(connection, &new).await?;
-        insert_events(connection, changes).await?;
-        move_waiting(connection, changes).await?;
-        move_leases(connection, changes, now).await?;
-        move_dead(connection, changes).await?;
-        hold_queues(connection, changes, now).await?;
-        store_results(connection, changes).await?;
-        let forgotten: Vec<JobId> = changes.iter().filter(|c| c.forgets_watches()).map(|c| c.job().id).collect();
-        run(connection, "delete from watches where job_id in (select value from json_each(?))", &forgotten).await?;
-    }
-    Ok(holds)
+    let mut script = Script::default();
+    // Guards first.
+    remember(&mut script, batch, now);
+    move_unique_keys(&mut script, changes);
+    hold_leases(&mut script, changes, now);
+    update_jobs(&mut script, &old);
+    insert_jobs(&mut script, &new);
+    insert_events(&mut script, changes);
+    move_waiting(&mut script, changes);
+    move_leases(&mut script, changes, now);
+    move_dead(&mut script, changes);
+    hold_queues(&mut script, changes, now);
+    store_results(&mut script, changes);
+    let forgotten: Vec<JobId> = changes.iter().filter(|c| c.forgets_watches()).map(|c| c.job().id).collect();
+    script.run("delete from watches where job_id in (select value from json_each(?))", &forgotten);
+    script.play(connection).await
 }
 
 /// Runs `sql`, whose only parameter is `rows` as a JSON array. Returns how many rows it changed.
@@ -42,11 +44,10 @@ pub(super) async fn run(
     if rows.is_empty() {
         return Ok(0);
     }
-    let rows = serde_json::to_string(rows).expect("rows have string keys only");
-    Ok(sqlx::query(sql).bind(rows).execute(connection).await?.rows_affected())
+    Ok(sqlx::query(sql).bind(json(rows)).execute(connection).await?.rows_affected())
 }
 
-async fn remember(connection: &mut SqliteConnection, batch: &Batch, now: Timestamp) -> Result<bool, StoreError> {
+fn remember(script: &mut Script, batch: &Batch, now: Timestamp) {
     #[derive(Serialize)]
     struct Row<'a> {
         scope: &'a str,
@@ -69,8 +70,7 @@ async fn remember(connection: &mut SqliteConnection, batch: &Batch, now: Timesta
             expired: now - IDEMPOTENCY_MS as i64,
         })
         .collect();
-    let stored = run(
-        connection,
+    script.change_each(
         "insert into idempotency (scope, key, body_hash, answer, created_at)
          select value ->> 'scope', value ->> 'key', unhex(value ->> 'hash'), value ->> 'answer', value ->> 'now'
          from json_each(?) where not exists (
@@ -79,12 +79,10 @@ async fn remember(connection: &mut SqliteConnection, batch: &Batch, now: Timesta
          on conflict (scope, key) do update
              set body_hash = excluded.body_hash, answer = excluded.answer, created_at = excluded.created_at",
         &rows,
-    )
-    .await?;
-    Ok(stored == rows.len() as u64)
+    );
 }
 
-async fn move_unique_keys(connection: &mut SqliteConnection, changes: &[Change]) -> Result<bool, StoreError> {
+fn move_unique_keys(script: &mut Script, changes: &[Change]) {
     #[derive(Serialize)]
     struct Row {
         queue: String,
@@ -95,22 +93,17 @@ async fn move_unique_keys(connection: &mut SqliteConnection, changes: &[Change])
         let row = |c: &Change| key(c).map(|u| Row { queue: u.queue.to_string(), key: u.key, id: c.job().id });
         changes.iter().filter_map(row).collect()
     };
-    run(
-        connection,
+    script.run(
         "delete from unique_keys where (queue, key, job_id) in
              (select value ->> 'queue', value ->> 'key', value ->> 'id' from json_each(?))",
         &rows(Change::frees_unique_key),
-    )
-    .await?;
+    );
     let taken = rows(Change::takes_unique_key);
-    let stored = run(
-        connection,
+    script.change_each(
         "insert or ignore into unique_keys (queue, key, job_id)
          select value ->> 'queue', value ->> 'key', value ->> 'id' from json_each(?)",
         &taken,
-    )
-    .await?;
-    Ok(stored == taken.len() as u64)
+    );
 }
 
 /// The columns of `jobs`, for an update as for an insert.
@@ -204,16 +197,12 @@ impl<'a> JobRow<'a> {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `false`: some lease is not as it must be, by the clock.
-async fn hold_leases(
-    connection: &mut SqliteConnection,
-    changes: &[Change],
-    now: Timestamp,
-) -> Result<bool, StoreError> {
+/// Every lease must be as its change took it to be, by the clock.
+fn hold_leases(script: &mut Script, changes: &[Change], now: Timestamp) {
     let held: Vec<(JobId, i64)> =
         changes.iter().filter_map(|change| Some((change.job().id, change.lease.held_by()?))).collect();
     let run_out: Vec<JobId> = changes
@@ -222,28 +211,25 @@ async fn hold_leases(
         .map(|change| change.job().id)
         .collect();
     if held.is_empty() && run_out.is_empty() {
-        return Ok(true);
+        return;
     }
-    let hold: i64 = sqlx::query_scalar(
-        "select (select count(*) from json_each(?1) i join leases l on l.job_id = i.value ->> 0
-             where l.run = i.value ->> 1 and l.expires_at > ?3 and coalesce(l.cancel_at > ?3, 1)
-                 and coalesce(l.timeout_at > ?3, 1))
-             + (select count(*) from json_each(?2) i join leases l on l.job_id = i.value where l.expires_at <= ?3)",
-    )
-    .bind(serde_json::to_string(&held).expect("ids and numbers"))
-    .bind(serde_json::to_string(&run_out).expect("ids"))
-    .bind(now.as_millis())
-    .fetch_one(connection)
-    .await?;
-    Ok(hold as usize == held.len() + run_out.len())
+    script.select(
+        "with given (held, run_out, now) as (select ?, ?, cast(? as integer))
+         select (select count(*) from given cross join json_each(given.held) i join leases l on l.job_id = i.value ->> 0
+             where l.run = i.value ->> 1 and l.expires_at > now and coalesce(l.cancel_at > now, 1)
+                 and coalesce(l.timeout_at > now, 1))
+             + (select count(*) from given cross join json_each(given.run_out) i join leases l on l.job_id = i.value
+                where l.expires_at <= now)",
+        held.len() + run_out.len(),
+        [json(&held), json(&run_out), now.as_millis().to_string()],
+    );
 }
 
-/// `false`: some job is not at the seq it was folded on.
-pub(super) async fn update_jobs(connection: &mut SqliteConnection, old: &[&Change]) -> Result<bool, StoreError> {
+/// Every job must be at the seq that it was folded on.
+pub(super) fn update_jobs(script: &mut Script, old: &[&Change]) {
     let rows: Vec<JobRow> = old.iter().map(|change| JobRow::of(change)).collect();
     // A heartbeat writes its job's row again as it is: that is its guard.
-    let updated = run(
-        connection,
+    script.change_each(
         "update jobs set seq = i.value ->> 'seq', state = i.value ->> 'state', attempt = i.value ->> 'attempt',
              progress = i.value ->> 'progress', output_bytes = i.value ->> 'output_bytes',
              outcome = i.value ->> 'outcome', error = i.value ->> 'error',
@@ -256,21 +242,13 @@ pub(super) async fn update_jobs(connection: &mut SqliteConnection, old: &[&Chang
              released = i.value ->> 'released', unheard = i.value ->> 'unheard'
          from json_each(?) as i where job_id = i.value ->> 'id' and seq = i.value ->> 'expected_seq'",
         &rows,
-    )
-    .await?;
-    Ok(updated == rows.len() as u64)
+    );
 }
 
-async fn insert_jobs(connection: &mut SqliteConnection, new: &[&Change]) -> Result<(), StoreError> {
+fn insert_jobs(script: &mut Script, new: &[&Change]) {
     let rows: Vec<JobRow> = new.iter().map(|change| JobRow::of(change)).collect();
-    run(
-        connection,
-        "insert or ignore into queues (queue) select distinct value ->> '$.new.queue' from json_each(?)",
-        &rows,
-    )
-    .await?;
-    run(
-        connection,
+    script.run("insert or ignore into queues (queue) select distinct value ->> '$.new.queue' from json_each(?)", &rows);
+    script.run(
         "insert into jobs (job_id, seq, state, attempt, output_bytes, cancel_requested, worker, run_at, started_at,
              updated_at, run, output_after_seq, enqueued_at, due_at, queue, kind, subject, max_attempts, priority,
              tracked, created_at, meta, progress, outcome, error, finished_at, cancel_reason, ending_run, ending_hash)
@@ -284,19 +262,15 @@ async fn insert_jobs(connection: &mut SqliteConnection, new: &[&Change]) -> Resu
              unhex(value ->> 'ending_hash')
          from json_each(?)",
         &rows,
-    )
-    .await?;
-    run(
-        connection,
+    );
+    script.run(
         "insert into specs (job_id, policy, payload)
          select value ->> 'id', value ->> '$.new.policy', value ->> '$.new.payload' from json_each(?)",
         &rows,
-    )
-    .await?;
-    Ok(())
+    );
 }
 
-pub(super) async fn insert_events(connection: &mut SqliteConnection, changes: &[Change]) -> Result<(), StoreError> {
+pub(super) fn insert_events(script: &mut Script, changes: &[Change]) {
     // Arrays, not objects: this is the table with the most rows.
     let rows: Vec<(JobId, u64, &str, i64, u32, &str)> = changes
         .iter()
@@ -305,17 +279,14 @@ pub(super) async fn insert_events(connection: &mut SqliteConnection, changes: &[
             (id, event.seq, event.kind.as_str(), event.at.as_millis(), event.attempt, event.data.as_str())
         })
         .collect();
-    run(
-        connection,
+    script.run(
         "insert into events (job_id, seq, type, at, attempt, data)
          select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 from json_each(?)",
         &rows,
-    )
-    .await?;
-    Ok(())
+    );
 }
 
-async fn move_waiting<'a>(connection: &mut SqliteConnection, changes: &'a [Change]) -> Result<(), StoreError> {
+fn move_waiting<'a>(script: &mut Script, changes: &'a [Change]) {
     #[derive(Serialize)]
     struct Row<'a> {
         id: JobId,
@@ -340,35 +311,26 @@ async fn move_waiting<'a>(connection: &mut SqliteConnection, changes: &'a [Chang
         .iter()
         .filter(|change| change.enters().is_some())
         .partition(|change| matches!(change.enters(), Some(Waiting::Later(_))));
-    run(connection, LEAVE_READY, &leaving).await?;
-    run(connection, "delete from later where job_id in (select value from json_each(?))", &leaving).await?;
-    run(
-        connection,
+    script.run(LEAVE_READY, &leaving);
+    script.run("delete from later where job_id in (select value from json_each(?))", &leaving);
+    script.run(
         "insert into ready (job_id, queue, rank, lane, kind, run_at)
          select value ->> 'id', value ->> 'queue', value ->> 'rank', value ->> 'lane', value ->> 'kind',
              value ->> 'run_at' from json_each(?)",
         &ready.into_iter().map(row).collect::<Vec<_>>(),
-    )
-    .await?;
-    run(
-        connection,
+    );
+    script.run(
         "insert into later (job_id, queue, rank, lane, kind, run_at, retrying)
          select value ->> 'id', value ->> 'queue', value ->> 'rank', value ->> 'lane', value ->> 'kind',
              value ->> 'run_at', value ->> 'retrying' from json_each(?)",
         &later.into_iter().map(row).collect::<Vec<_>>(),
-    )
-    .await?;
-    Ok(())
+    );
 }
 
 /// Takes jobs out of `ready`.
 pub(super) const LEAVE_READY: &str = "delete from ready where job_id in (select value from json_each(?))";
 
-pub(super) async fn move_leases<'a>(
-    connection: &mut SqliteConnection,
-    changes: &'a [Change],
-    now: Timestamp,
-) -> Result<(), StoreError> {
+pub(super) fn move_leases<'a>(script: &mut Script, changes: &'a [Change], now: Timestamp) {
     #[derive(Serialize)]
     struct Row<'a> {
         id: JobId,
@@ -397,80 +359,64 @@ pub(super) async fn move_leases<'a>(
         cancel_at: change.lease.cancel_ms.map(|ms| now.plus_millis(ms).as_millis()),
     };
     let rows = |pick: fn(&Change) -> bool| changes.iter().filter(|change| pick(change)).map(row).collect::<Vec<_>>();
-    run(
-        connection,
+    script.run(
         "delete from leases where job_id in (select value ->> 'id' from json_each(?))",
         &rows(|change| change.lease.close),
-    )
-    .await?;
-    run(
-        connection,
+    );
+    script.run(
         "insert into leases (job_id, run, worker, queue, concurrency_key, lease_ms, expires_at, cancel_at, timeout_at,
              tracked)
          select value ->> 'id', value ->> 'run', value ->> 'worker', value ->> 'queue', value ->> 'concurrency_key',
              value ->> 'lease_ms', (value ->> 'now') + (value ->> 'lease_ms'), value ->> 'cancel_at',
              value ->> 'timeout_at', value ->> 'tracked' from json_each(?)",
         &rows(|change| change.lease.open && !change.lease.close),
-    )
-    .await?;
-    run(
-        connection,
+    );
+    script.run(
         "update leases set
              expires_at = case when i.value ->> 'renew' then (i.value ->> 'now') + lease_ms else expires_at end,
              heard = heard or i.value ->> 'renew',
              cancel_at = min(coalesce(cancel_at, i.value ->> 'cancel_at'), coalesce(i.value ->> 'cancel_at', cancel_at))
          from json_each(?) as i where job_id = i.value ->> 'id'",
         &rows(|c| !c.lease.open && !c.lease.close && (c.lease.renew || c.lease.cancel_ms.is_some())),
-    )
-    .await?;
-    Ok(())
+    );
 }
 
 /// Failed jobs come among the dead letters; those put back leave them.
-async fn move_dead(connection: &mut SqliteConnection, changes: &[Change]) -> Result<(), StoreError> {
+fn move_dead(script: &mut Script, changes: &[Change]) {
     let revived: Vec<JobId> = changes.iter().filter(|c| c.is_revived()).map(|c| c.job().id).collect();
-    run(connection, "delete from dead where job_id in (select value from json_each(?))", &revived).await?;
+    script.run("delete from dead where job_id in (select value from json_each(?))", &revived);
     let dying: Vec<(JobId, &str, String, bool)> =
         changes.iter().filter_map(|c| Some((c.job().id, c.job().queue.as_str(), c.dies()?, c.job().tracked))).collect();
-    run(
-        connection,
+    script.run(
         "insert into dead (job_id, queue, error_code, tracked)
          select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from json_each(?)",
         &dying,
-    )
-    .await?;
-    Ok(())
+    );
 }
 
 /// A worker said that its whole queue had better wait.
-async fn hold_queues(connection: &mut SqliteConnection, changes: &[Change], now: Timestamp) -> Result<(), StoreError> {
+fn hold_queues(script: &mut Script, changes: &[Change], now: Timestamp) {
     let holds: Vec<(&str, i64)> = changes
         .iter()
         .filter_map(|c| Some((c.job().queue.as_str(), now.plus_millis(c.step.hold_queue_ms?).as_millis())))
         .collect();
-    run(
-        connection,
+    script.run(
         "update queues set held_until = max(coalesce(held_until, 0), i.until)
          from (select value ->> 0 as queue, max(value ->> 1) as until from json_each(?) group by 1) as i
          where queues.queue = i.queue",
         &holds,
-    )
-    .await?;
-    Ok(())
+    );
 }
 
-async fn store_results(connection: &mut SqliteConnection, changes: &[Change]) -> Result<(), StoreError> {
+fn store_results(script: &mut Script, changes: &[Change]) {
     let dropped: Vec<JobId> = changes.iter().filter(|change| change.drops_result()).map(|c| c.job().id).collect();
-    run(connection, "delete from results where job_id in (select value from json_each(?))", &dropped).await?;
+    script.run("delete from results where job_id in (select value from json_each(?))", &dropped);
     let results: Vec<(JobId, &str)> =
         changes.iter().filter_map(|change| Some((change.job().id, change.step.result.as_ref()?.as_str()))).collect();
-    run(
-        connection,
+    script.run(
         "insert or replace into results (job_id, data) select value ->> 0, value ->> 1 from json_each(?)",
         &results,
-    )
-    .await?;
-    Ok(())
+    );
 }
 
 /// Deletes jobs that have ended and are still at the given seq.
