@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::AssertSqlSafe;
+use sqlx::postgres::{PgConnection, PgPool};
 use time::OffsetDateTime;
 use uuid::Uuid;
 

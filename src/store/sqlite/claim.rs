@@ -113,7 +113,7 @@ fn remember(script: &mut Script, wish: &Wish, taken: &[Taken], now: Timestamp) {
     let request = &idempotency.request;
     script.run(
         "insert or replace into idempotency (scope, key, body_hash, answer, created_at)
-         select value ->> 0, value ->> 1, unhex(value ->> 2), value ->> 3, value ->> 4 from json_each(?)",
+         select value ->> 0, value ->> 1, unhex(value ->> 2), value ->> 3, value ->> 4 from jsonb_each(?)",
         &[(&request.scope, &request.key, hex(&idempotency.body_hash), row::runs_text(taken), now.as_millis())],
     );
 }
@@ -137,7 +137,7 @@ async fn gather_queues(
     let rows = sqlx::query(
         "select queue, settings, paused_at is not null as paused, held_until, turns, ahead_until,
              (select min(run_at) from later) as next_at
-         from queues where queue in (select value from json_each(?))",
+         from queues where queue in (select value from jsonb_each(?))",
     )
     .bind(json(&names))
     .fetch_all(&mut *connection)
@@ -163,7 +163,7 @@ pub(super) async fn gather_limits(
         // From live leases, never from a counter that could drift.
         let rows = sqlx::query(
             "select queue, coalesce(concurrency_key, '') as lane, count(*) as running from leases
-             where queue in (select value from json_each(?)) and not tracked group by 1, 2",
+             where queue in (select value from jsonb_each(?)) and not tracked group by 1, 2",
         )
         .bind(json(&limited))
         .fetch_all(&mut *connection)
@@ -177,7 +177,7 @@ pub(super) async fn gather_limits(
     if !rated.is_empty() {
         let rows = sqlx::query(
             "select queue, lane, ahead_until from rates
-             where queue in (select value from json_each(?)) and ahead_until > ?",
+             where queue in (select value from jsonb_each(?)) and ahead_until > ?",
         )
         .bind(json(&rated))
         .bind(now.as_millis() * 1_000)
@@ -202,18 +202,18 @@ impl Counter for Hand<'_> {
         // The kind is part of another index, and of every probe.
         let kind = if pick.kind.is_some() { "and r.kind = ?7" } else { "and ?7 is null" };
         // A lane that this claim has emptied already is none.
-        let unseen = if pick.seen.is_empty() { "" } else { "and r.job_id not in (select value from json_each(?5))" };
+        let unseen = if pick.seen.is_empty() { "" } else { "and r.job_id not in (select value from jsonb_each(?5))" };
         let probe = |lanes: &str| {
             format!(
                 "(select r.lane from ready r where r.queue = ?1 {kind} and r.rank = top.rank and {lanes} {unseen}
                   order by r.lane limit 1)"
             )
         };
-        let open = |lane: &str| format!("{lane} is not null and {lane} not in (select value from json_each(?4))");
+        let open = |lane: &str| format!("{lane} is not null and {lane} not in (select value from jsonb_each(?4))");
         let (after_open, before_open) = (open("after.lane"), open("before.lane"));
         let sql = format!(
             "with recursive top (rank, turn) as materialized (
-                 select r.rank, coalesce((select value from json_each(?3) where key = cast(r.rank as text)), '')
+                 select r.rank, coalesce((select value from jsonb_each(?3) where key = cast(r.rank as text)), '')
                  from ready r where r.queue = ?1 {kind} and r.rank >= ?2 order by r.rank limit 1
              ), after (lane, found) as (
                  select {after_first}, 0 from top
@@ -269,7 +269,7 @@ async fn select_jobs(
     }
     let sql = format!(
         "select {JOB_COLUMNS}, {RECORD_COLUMNS}, {LIVE}, specs.payload {RECORD_SOURCE}
-         where jobs.job_id in (select value from json_each(?2))"
+         where jobs.job_id in (select value from jsonb_each(?2))"
     );
     let query = sqlx::query(AssertSqlSafe(sql)).bind(now.as_millis()).bind(json(jobs));
     Ok(query.fetch_all(connection).await?)
@@ -290,7 +290,7 @@ fn store_queues(script: &mut Script, queues: &HashMap<QueueName, QueueState>) {
         served().map(|(name, queue)| (name, row::turns_text(&queue.turns), queue.ahead_until_us)).collect();
     script.run(
         "update queues set turns = i.value ->> 1, ahead_until = i.value ->> 2
-         from json_each(?) as i where queue = i.value ->> 0",
+         from jsonb_each(?) as i where queue = i.value ->> 0",
         &rows,
     );
     let rates: Vec<(&QueueName, &str, i64)> = served()
@@ -299,7 +299,7 @@ fn store_queues(script: &mut Script, queues: &HashMap<QueueName, QueueState>) {
         .collect();
     script.run(
         "insert or replace into rates (queue, lane, ahead_until)
-         select value ->> 0, value ->> 1, value ->> 2 from json_each(?)",
+         select value ->> 0, value ->> 1, value ->> 2 from jsonb_each(?)",
         &rates,
     );
 }

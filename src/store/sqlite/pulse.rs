@@ -12,7 +12,7 @@ pub(super) async fn note_watched(connection: &mut SqliteConnection, jobs: &[(Job
     run(
         connection,
         "insert into watches (job_id, node, cancel_at)
-         select value ->> 0, 'embedded', value ->> 1 from json_each(?)
+         select value ->> 0, 'embedded', value ->> 1 from jsonb_each(?)
          where exists (select 1 from jobs where job_id = value ->> 0 and finished_at is null)
          on conflict (job_id, node) do update set cancel_at = excluded.cancel_at",
         jobs,

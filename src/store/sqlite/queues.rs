@@ -93,7 +93,7 @@ pub(super) async fn store_statistics(
     run(
         connection,
         "insert into queue_stats (queue, slot, node, data)
-         select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from json_each(?) where true
+         select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from jsonb_each(?) where true
          on conflict (queue, slot, node) do update set data = excluded.data",
         &rows,
     )
@@ -109,7 +109,7 @@ pub(super) async fn statistics(
 ) -> Result<Vec<QueueSlot>, StoreError> {
     let rows = sqlx::query(
         "select queue, slot, data from queue_stats
-         where queue in (select value from json_each(?)) and slot >= ? and node <> ?",
+         where queue in (select value from jsonb_each(?)) and slot >= ? and node <> ?",
     )
     .bind(json!(queues).to_string())
     .bind(since)

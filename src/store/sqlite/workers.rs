@@ -21,7 +21,7 @@ pub(super) async fn note(
     run(
         connection,
         "insert into workers (worker, node, queues, kinds, seen_at)
-         select value ->> 0, 'embedded', value ->> 1, value ->> 2, value ->> 3 from json_each(?) where true
+         select value ->> 0, 'embedded', value ->> 1, value ->> 2, value ->> 3 from jsonb_each(?) where true
          on conflict (worker, node) do update
              set queues = excluded.queues, kinds = excluded.kinds, seen_at = excluded.seen_at",
         &seen.iter().map(row).collect::<Vec<_>>(),
@@ -53,7 +53,7 @@ pub(super) async fn cancels(
     let rows = sqlx::query(
         "select l.worker, l.job_id, l.run, l.cancel_at, j.cancel_reason
          from leases l join jobs j on j.job_id = l.job_id and j.run = l.run and j.cancel_requested
-         where l.worker in (select value from json_each(?)) and l.cancel_at is not null and not l.tracked
+         where l.worker in (select value from jsonb_each(?)) and l.cancel_at is not null and not l.tracked
          order by l.cancel_at, l.job_id",
     )
     .bind(json!(names).to_string())

@@ -31,7 +31,7 @@ pub(super) async fn commit(
     hold_queues(&mut script, changes, now);
     store_results(&mut script, changes);
     let forgotten: Vec<JobId> = changes.iter().filter(|c| c.forgets_watches()).map(|c| c.job().id).collect();
-    script.run("delete from watches where job_id in (select value from json_each(?))", &forgotten);
+    script.run("delete from watches where job_id in (select value from jsonb_each(?))", &forgotten);
     script.play(connection).await
 }
 
@@ -73,7 +73,7 @@ fn remember(script: &mut Script, batch: &Batch, now: Timestamp) {
     script.change_each(
         "insert into idempotency (scope, key, body_hash, answer, created_at)
          select value ->> 'scope', value ->> 'key', unhex(value ->> 'hash'), value ->> 'answer', value ->> 'now'
-         from json_each(?) where not exists (
+         from jsonb_each(?) where not exists (
              select 1 from idempotency i where i.scope = value ->> 'scope' and i.key = value ->> 'key'
                  and i.created_at > value ->> 'expired')
          on conflict (scope, key) do update
@@ -95,13 +95,13 @@ fn move_unique_keys(script: &mut Script, changes: &[Change]) {
     };
     script.run(
         "delete from unique_keys where (queue, key, job_id) in
-             (select value ->> 'queue', value ->> 'key', value ->> 'id' from json_each(?))",
+             (select value ->> 'queue', value ->> 'key', value ->> 'id' from jsonb_each(?))",
         &rows(Change::frees_unique_key),
     );
     let taken = rows(Change::takes_unique_key);
     script.change_each(
         "insert or ignore into unique_keys (queue, key, job_id)
-         select value ->> 'queue', value ->> 'key', value ->> 'id' from json_each(?)",
+         select value ->> 'queue', value ->> 'key', value ->> 'id' from jsonb_each(?)",
         &taken,
     );
 }
@@ -215,10 +215,10 @@ fn hold_leases(script: &mut Script, changes: &[Change], now: Timestamp) {
     }
     script.select(
         "with given (held, run_out, now) as (select ?, ?, cast(? as integer))
-         select (select count(*) from given cross join json_each(given.held) i join leases l on l.job_id = i.value ->> 0
+         select (select count(*) from given cross join jsonb_each(given.held) i join leases l on l.job_id = i.value ->> 0
              where l.run = i.value ->> 1 and l.expires_at > now and coalesce(l.cancel_at > now, 1)
                  and coalesce(l.timeout_at > now, 1))
-             + (select count(*) from given cross join json_each(given.run_out) i join leases l on l.job_id = i.value
+             + (select count(*) from given cross join jsonb_each(given.run_out) i join leases l on l.job_id = i.value
                 where l.expires_at <= now)",
         held.len() + run_out.len(),
         [json(&held), json(&run_out), now.as_millis().to_string()],
@@ -240,14 +240,15 @@ pub(super) fn update_jobs(script: &mut Script, old: &[&Change]) {
              cancel_reason = i.value ->> 'cancel_reason', due_at = i.value ->> 'due_at',
              ending_run = i.value ->> 'ending_run', ending_hash = unhex(i.value ->> 'ending_hash'),
              released = i.value ->> 'released', unheard = i.value ->> 'unheard'
-         from json_each(?) as i where job_id = i.value ->> 'id' and seq = i.value ->> 'expected_seq'",
+         from jsonb_each(?) as i where job_id = i.value ->> 'id' and seq = i.value ->> 'expected_seq'",
         &rows,
     );
 }
 
 fn insert_jobs(script: &mut Script, new: &[&Change]) {
     let rows: Vec<JobRow> = new.iter().map(|change| JobRow::of(change)).collect();
-    script.run("insert or ignore into queues (queue) select distinct value ->> '$.new.queue' from json_each(?)", &rows);
+    script
+        .run("insert or ignore into queues (queue) select distinct value ->> '$.new.queue' from jsonb_each(?)", &rows);
     script.run(
         "insert into jobs (job_id, seq, state, attempt, output_bytes, cancel_requested, worker, run_at, started_at,
              updated_at, run, output_after_seq, enqueued_at, due_at, queue, kind, subject, max_attempts, priority,
@@ -260,12 +261,12 @@ fn insert_jobs(script: &mut Script, new: &[&Change]) {
              value ->> '$.new.created_at', value ->> '$.new.meta', value ->> 'progress', value ->> 'outcome',
              value ->> 'error', value ->> 'finished_at', value ->> 'cancel_reason', value ->> 'ending_run',
              unhex(value ->> 'ending_hash')
-         from json_each(?)",
+         from jsonb_each(?)",
         &rows,
     );
     script.run(
         "insert into specs (job_id, policy, payload)
-         select value ->> 'id', value ->> '$.new.policy', value ->> '$.new.payload' from json_each(?)",
+         select value ->> 'id', value ->> '$.new.policy', value ->> '$.new.payload' from jsonb_each(?)",
         &rows,
     );
 }
@@ -281,7 +282,7 @@ pub(super) fn insert_events(script: &mut Script, changes: &[Change]) {
         .collect();
     script.run(
         "insert into events (job_id, seq, type, at, attempt, data)
-         select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 from json_each(?)",
+         select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 from jsonb_each(?)",
         &rows,
     );
 }
@@ -312,23 +313,23 @@ fn move_waiting<'a>(script: &mut Script, changes: &'a [Change]) {
         .filter(|change| change.enters().is_some())
         .partition(|change| matches!(change.enters(), Some(Waiting::Later(_))));
     script.run(LEAVE_READY, &leaving);
-    script.run("delete from later where job_id in (select value from json_each(?))", &leaving);
+    script.run("delete from later where job_id in (select value from jsonb_each(?))", &leaving);
     script.run(
         "insert into ready (job_id, queue, rank, lane, kind, run_at)
          select value ->> 'id', value ->> 'queue', value ->> 'rank', value ->> 'lane', value ->> 'kind',
-             value ->> 'run_at' from json_each(?)",
+             value ->> 'run_at' from jsonb_each(?)",
         &ready.into_iter().map(row).collect::<Vec<_>>(),
     );
     script.run(
         "insert into later (job_id, queue, rank, lane, kind, run_at, retrying)
          select value ->> 'id', value ->> 'queue', value ->> 'rank', value ->> 'lane', value ->> 'kind',
-             value ->> 'run_at', value ->> 'retrying' from json_each(?)",
+             value ->> 'run_at', value ->> 'retrying' from jsonb_each(?)",
         &later.into_iter().map(row).collect::<Vec<_>>(),
     );
 }
 
 /// Takes jobs out of `ready`.
-pub(super) const LEAVE_READY: &str = "delete from ready where job_id in (select value from json_each(?))";
+pub(super) const LEAVE_READY: &str = "delete from ready where job_id in (select value from jsonb_each(?))";
 
 pub(super) fn move_leases<'a>(script: &mut Script, changes: &'a [Change], now: Timestamp) {
     #[derive(Serialize)]
@@ -360,7 +361,7 @@ pub(super) fn move_leases<'a>(script: &mut Script, changes: &'a [Change], now: T
     };
     let rows = |pick: fn(&Change) -> bool| changes.iter().filter(|change| pick(change)).map(row).collect::<Vec<_>>();
     script.run(
-        "delete from leases where job_id in (select value ->> 'id' from json_each(?))",
+        "delete from leases where job_id in (select value ->> 'id' from jsonb_each(?))",
         &rows(|change| change.lease.close),
     );
     script.run(
@@ -368,7 +369,7 @@ pub(super) fn move_leases<'a>(script: &mut Script, changes: &'a [Change], now: T
              tracked)
          select value ->> 'id', value ->> 'run', value ->> 'worker', value ->> 'queue', value ->> 'concurrency_key',
              value ->> 'lease_ms', (value ->> 'now') + (value ->> 'lease_ms'), value ->> 'cancel_at',
-             value ->> 'timeout_at', value ->> 'tracked' from json_each(?)",
+             value ->> 'timeout_at', value ->> 'tracked' from jsonb_each(?)",
         &rows(|change| change.lease.open && !change.lease.close),
     );
     script.run(
@@ -376,7 +377,7 @@ pub(super) fn move_leases<'a>(script: &mut Script, changes: &'a [Change], now: T
              expires_at = case when i.value ->> 'renew' then (i.value ->> 'now') + lease_ms else expires_at end,
              heard = heard or i.value ->> 'renew',
              cancel_at = min(coalesce(cancel_at, i.value ->> 'cancel_at'), coalesce(i.value ->> 'cancel_at', cancel_at))
-         from json_each(?) as i where job_id = i.value ->> 'id'",
+         from jsonb_each(?) as i where job_id = i.value ->> 'id'",
         &rows(|c| !c.lease.open && !c.lease.close && (c.lease.renew || c.lease.cancel_ms.is_some())),
     );
 }
@@ -384,12 +385,12 @@ pub(super) fn move_leases<'a>(script: &mut Script, changes: &'a [Change], now: T
 /// Failed jobs come among the dead letters; those put back leave them.
 fn move_dead(script: &mut Script, changes: &[Change]) {
     let revived: Vec<JobId> = changes.iter().filter(|c| c.is_revived()).map(|c| c.job().id).collect();
-    script.run("delete from dead where job_id in (select value from json_each(?))", &revived);
+    script.run("delete from dead where job_id in (select value from jsonb_each(?))", &revived);
     let dying: Vec<(JobId, &str, String, bool)> =
         changes.iter().filter_map(|c| Some((c.job().id, c.job().queue.as_str(), c.dies()?, c.job().tracked))).collect();
     script.run(
         "insert into dead (job_id, queue, error_code, tracked)
-         select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from json_each(?)",
+         select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from jsonb_each(?)",
         &dying,
     );
 }
@@ -402,7 +403,7 @@ fn hold_queues(script: &mut Script, changes: &[Change], now: Timestamp) {
         .collect();
     script.run(
         "update queues set held_until = max(coalesce(held_until, 0), i.until)
-         from (select value ->> 0 as queue, max(value ->> 1) as until from json_each(?) group by 1) as i
+         from (select value ->> 0 as queue, max(value ->> 1) as until from jsonb_each(?) group by 1) as i
          where queues.queue = i.queue",
         &holds,
     );
@@ -410,11 +411,11 @@ fn hold_queues(script: &mut Script, changes: &[Change], now: Timestamp) {
 
 fn store_results(script: &mut Script, changes: &[Change]) {
     let dropped: Vec<JobId> = changes.iter().filter(|change| change.drops_result()).map(|c| c.job().id).collect();
-    script.run("delete from results where job_id in (select value from json_each(?))", &dropped);
+    script.run("delete from results where job_id in (select value from jsonb_each(?))", &dropped);
     let results: Vec<(JobId, &str)> =
         changes.iter().filter_map(|change| Some((change.job().id, change.step.result.as_ref()?.as_str()))).collect();
     script.run(
-        "insert or replace into results (job_id, data) select value ->> 0, value ->> 1 from json_each(?)",
+        "insert or replace into results (job_id, data) select value ->> 0, value ->> 1 from jsonb_each(?)",
         &results,
     );
 }
@@ -424,17 +425,17 @@ pub(super) async fn remove(connection: &mut SqliteConnection, jobs: &[(JobId, u6
     let asked = serde_json::to_string(jobs).expect("ids and numbers");
     let removed: Vec<String> = sqlx::query_scalar(
         "delete from jobs where finished_at is not null
-             and (job_id, seq) in (select value ->> 0, value ->> 1 from json_each(?)) returning job_id",
+             and (job_id, seq) in (select value ->> 0, value ->> 1 from jsonb_each(?)) returning job_id",
     )
     .bind(asked)
     .fetch_all(&mut *connection)
     .await?;
     let removed: Vec<JobId> = removed.iter().filter_map(|id| JobId::parse(id)).collect();
     for sql in [
-        "delete from events where job_id in (select value from json_each(?))",
-        "delete from specs where job_id in (select value from json_each(?))",
-        "delete from results where job_id in (select value from json_each(?))",
-        "delete from dead where job_id in (select value from json_each(?))",
+        "delete from events where job_id in (select value from jsonb_each(?))",
+        "delete from specs where job_id in (select value from jsonb_each(?))",
+        "delete from results where job_id in (select value from jsonb_each(?))",
+        "delete from dead where job_id in (select value from jsonb_each(?))",
     ] {
         run(connection, sql, &removed).await?;
     }
