@@ -15,7 +15,8 @@
  *
  * `unique_key` holds while the job lives. That an invoice is not paid again by a later job, or by the second attempt of
  * one whose first died just after the charge, is up to the effect itself: `charge()` gives the provider a key of its own.
- * MILEPOST_URL and MILEPOST_KEY stay in this process: pages ask the app, the app asks the gateway.
+ * MILEPOST_URL and MILEPOST_KEY stay in this process: pages ask the app, the app asks the gateway. A job may be seen by
+ * whoever knows its id, which cannot be guessed; put your own login in front of `route`.
  *
  * Run it, with a gateway on 127.0.0.1:8080, and open http://127.0.0.1:3000:
  *
@@ -40,12 +41,13 @@ async function ask(method, route, body, { lease, key = randomUUID(), signal } = 
   if (lease) headers["Lease-Token"] = lease;
   if (method === "POST" && body.length !== 0) headers["Idempotency-Key"] = key;
   for (;;) {
-    signal?.throwIfAborted();
     const request = { method, headers, body: body && JSON.stringify(body), signal };
     const answer = await fetch(MILEPOST_URL + route, request).catch(() => null);
     const said = await answer?.json().catch(() => null); // Neither: the gateway is away, or restarts.
     const passing = answer?.status === 429 || said?.code === "idempotency_in_flight";
     if (said && answer.status < 500 && !passing) return { ok: answer.ok, status: answer.status, said };
+    signal?.throwIfAborted();
+    console.error(`no answer from ${MILEPOST_URL} yet`);
     await sleep(1000, undefined, { signal });
   }
 }
@@ -64,14 +66,15 @@ async function charge(key, reference) {
 
 /** The work itself. What it returns is the Outcome; `ok` false is "it ran, and there was nothing to do". */
 async function pay({ id, payload: { invoice } }, append, signal) {
-  for (const [index, message] of ["checking the invoice", "charging the card", "booking the payment"].entries()) {
-    await append(
-      { type: "log", data: { message } },
-      { type: "progress", data: { current: index, total: 3, unit: "steps", message } },
-    );
+  const step = async (current, message) => {
+    const progress = { type: "progress", data: { current, total: 3, unit: "steps", message } };
+    await append({ type: "log", data: { message } }, progress);
     await sleep(Number(STEP_MS), undefined, { signal });
-  }
+  };
+  await step(0, "checking the invoice");
+  await step(1, "charging the card");
   const { paidBy } = await charge(`invoice-${invoice}`, id);
+  await step(2, "booking the payment");
   if (paidBy !== id) return { ok: false, items: 0, note: "it had been paid before" };
   return { items: 1, note: "paid", data: { receipt: paidBy } };
 }
@@ -128,10 +131,10 @@ const JOB = /^\/api\/jobs\/([0-9a-f-]{36})(\/log)?$/;
 const INVOICE = /^\/api\/invoices\/([0-9]{1,10})\/(pay|job)$/;
 
 async function route({ method, url, headers }) {
-  const { pathname, searchParams } = new URL(url, "http://app");
+  const [pathname, query] = url.split("?");
   // Long enough for a held request, and short enough to say in time that the gateway is away.
   const signal = AbortSignal.timeout(method === "GET" ? 40_000 : 8_000);
-  const after = Number(searchParams.get("after") ?? 0) || 0;
+  const after = Number(new URLSearchParams(query).get("after")) || 0;
   const [, id, log] = JOB.exec(pathname) ?? [];
   const [, invoice, wish] = INVOICE.exec(pathname) ?? [];
   if (method === "POST" && wish === "pay") {

@@ -27,7 +27,7 @@ import json, os, queue, re, signal, sys, threading, time, uuid
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.error import HTTPError
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 from urllib.request import Request, urlopen
 
 MILEPOST = os.environ.get("MILEPOST_URL", "http://127.0.0.1:8080")
@@ -59,6 +59,7 @@ def ask(method, path, body=None, lease=None, key=None, patience=float("inf")):
                 return status, said
         except (OSError, HTTPException, ValueError):
             pass  # The gateway is away, or restarts.
+        print(f"no answer from {MILEPOST} yet", file=sys.stderr)
         if time.monotonic() > end:
             return 503, {"code": "away", "detail": "the job base is away, try again"}
         time.sleep(1)
@@ -158,10 +159,10 @@ class Web(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def route(self, method, body):
-        url = urlsplit(self.path)
-        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
-        named = re.fullmatch(r"/api/jobs/([0-9a-f-]{36})(/retry)?", url.path)
-        if url.path == "/api/jobs" and method == "POST":
+        path, _, query = self.path.partition("?")
+        query = {name: values[-1] for name, values in parse_qs(query).items()}
+        named = re.fullmatch(r"/api/jobs/([0-9a-f-]{36})(/retry)?", path)
+        if path == "/api/jobs" and method == "POST":
             customer = body.get("customer")
             if not isinstance(customer, str) or not 0 < len(customer) <= 100:
                 return 422, {"error": {"code": "bad_customer", "message": "a customer is 1 to 100 characters"}}
@@ -170,14 +171,14 @@ class Web(BaseHTTPRequestHandler):
             # The key is the click's, never the customer's: that would be answered with yesterday's job.
             status, said = ask("POST", "/v1/jobs", spec, key=self.headers.get("Idempotency-Key"), patience=5)
             job = said.get("job")
-        elif url.path == "/api/jobs" and method == "GET":
+        elif path == "/api/jobs" and method == "GET":
             failed = "&state=failed,expired" if query.get("status") == "failed" else ""
             status, said = ask("GET", f"/v1/jobs?queue={QUEUE}{failed}", patience=5)
             if status == 200:
                 return 200, {"jobs": [envelope(job, with_result=False) for job in said["jobs"]]}
         elif named and (method == "POST") == bool(named[2]):
             after = query.get("after", "")
-            held = f"?wait=25&after={after}" if after.isdecimal() else ""
+            held = f"?wait=25&after={after}" if re.fullmatch("[0-9]+", after) else ""
             status, job = _, said = ask("GET", f"/v1/jobs/{named[1]}{held}", patience=5)
             if status == 200 and named[2] and job["queue"] == QUEUE:
                 status, job = _, said = ask("POST", f"/v1/jobs/{named[1]}/retry", {}, patience=5)
@@ -203,7 +204,11 @@ class Web(BaseHTTPRequestHandler):
         self.answer(*self.route("GET", None))
 
     def do_POST(self):
-        data = self.rfile.read(min(int(self.headers.get("Content-Length", 0)), 65536))
+        length = self.headers.get("Content-Length", "")
+        if not re.fullmatch("[0-9]{1,5}", length):
+            self.close_connection = True  # What follows is not read.
+            return self.answer(413, {"error": {"code": "too_large", "message": "send a small body with its length"}})
+        data = self.rfile.read(int(length))
         # A form on somebody else's page cannot send this type.
         if self.headers.get_content_type() != "application/json":
             return self.answer(415, {"error": {"code": "unsupported_media_type", "message": "send application/json"}})
@@ -296,8 +301,11 @@ async function list() {
 }
 $("search").onsubmit = (event) => (event.preventDefault(), list());
 $("search").onchange = list;
-setInterval(list, 3000);
-list();
+(async function keepListing() {
+  await list();
+  await pause(3000);
+  keepListing();
+})();
 </script></html>
 """
 

@@ -98,15 +98,17 @@ for (const store of STORES) {
     for (const signal of /** @type {const} */ (["SIGTERM", "SIGKILL"])) {
       test(`a restart of the app loses nothing (${signal})`, async () => {
         const env = { ...settings(), CONCURRENCY: 1, LEASE_MS: 1000 };
-        let app = await stage.serve(FILE, [], { ...env, STEP_MS: 60_000 });
+        let app = await stage.serve(FILE, [], { ...env, STEP_MS: 1500 });
         const page = await tabs.open();
         await page.goto(`${app.url}/?invoice=41`);
         await page.getByRole("button", { name: "Pay" }).click();
-        await shows(page, "#activity", "checking the invoice");
+        await shows(page, "#state", /^running$/);
         const waiting = await tabs.open();
         await waiting.goto(`${app.url}/?invoice=42`);
         await waiting.getByRole("button", { name: "Pay" }).click();
         await shows(waiting, "#state", /^queued$/);
+        // The card has been charged, and nobody but its provider knows.
+        await shows(page, "#activity", "booking the payment");
         const ids = (await jobs(env)).map(({ id }) => id);
         const ended = await app.kill(signal);
         assert.equal(ended, signal === "SIGTERM" ? 0 : "SIGKILL");

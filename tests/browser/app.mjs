@@ -59,10 +59,14 @@ export class App {
       throw new Error(`${file} ended (${code ?? signal}) before it was ready`);
     });
     ended.catch(() => {});
-    while (!app.url) {
-      const [line] = await Promise.race([once(app.#lines, "line"), ended]);
-      app.url = /^ready at (\S+)$/.exec(line)?.[1] ?? "";
-    }
+    /** @type {Promise<string>} */
+    const ready = new Promise((done) => {
+      app.#lines.on("line", (line) => {
+        const [, url] = /^ready at (\S+)$/.exec(line) ?? [];
+        if (url) done(url);
+      });
+    });
+    app.url = await Promise.race([ready, ended]);
     return app;
   }
 
