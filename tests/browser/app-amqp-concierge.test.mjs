@@ -89,6 +89,16 @@ for (const store of STORES) {
       await shows(page, "#output", /^next next/);
     });
 
+    test("a cancel is heard in the middle of a token", async () => {
+      const { page, env } = await open({ TOKEN_MS: 60_000 });
+      stage.run(FILE, ["worker"], env);
+      const id = await send(page, "report", "never said");
+      await shows(page, "#state", /^running$/);
+      await page.getByRole("button", { name: "Stop" }).click();
+      await shows(page, "#state", /^cancelled$/);
+      assert.equal((await last(id)).data.reason, "stopped after 0 tokens");
+    });
+
     test("a cancel overtakes what waits before it", async () => {
       const { page, web, env } = await open();
       stage.run(FILE, ["worker"], env);

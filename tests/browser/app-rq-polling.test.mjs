@@ -164,8 +164,8 @@ for (const store of STORES) {
       assert.equal(attempt, 2);
     });
 
-    test("the page knows nothing of the gateway, and survives its restart", async () => {
-      const env = settings();
+    test("the page knows nothing of the gateway, and page and worker survive its restart", async () => {
+      const env = { ...settings(), STEP_MS: 1500 };
       const web = await stage.serve(FILE, ["web"], env);
       const page = await tabs.open();
       /** @type {Set<string>} */
@@ -173,12 +173,14 @@ for (const store of STORES) {
       page.on("request", (request) => origins.add(new URL(request.url()).origin));
       await page.goto(web.url);
       assert.ok(!(await page.content()).includes(gateway.url));
+      stage.run(FILE, ["worker"], env);
       await order(page, "7");
-      await shows(page, "#status", /^queued$/);
+      await shows(page, "#status", /^running$/);
       await gateway.kill("SIGKILL");
       await gateway.start();
-      stage.run(FILE, ["worker"], env);
       await shows(page, "#status", /^succeeded$/, 30_000);
+      const [job] = (await gateway.call("GET", `/v1/jobs?queue=${env.QUEUE}`)).jobs;
+      assert.equal(job.attempt, 1);
       assert.deepEqual([...origins], [web.url]);
     });
 
