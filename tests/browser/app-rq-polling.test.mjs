@@ -165,7 +165,7 @@ for (const store of STORES) {
     });
 
     test("the page knows nothing of the gateway, and page and worker survive its restart", async () => {
-      const env = { ...settings(), STEP_MS: 1500 };
+      const env = { ...settings(), STEP_MS: 500 };
       const web = await stage.serve(FILE, ["web"], env);
       const page = await tabs.open();
       /** @type {Set<string>} */
@@ -173,10 +173,12 @@ for (const store of STORES) {
       page.on("request", (request) => origins.add(new URL(request.url()).origin));
       await page.goto(web.url);
       assert.ok(!(await page.content()).includes(gateway.url));
-      stage.run(FILE, ["worker"], env);
+      const worker = stage.run(FILE, ["worker"], env);
       await order(page, "7");
       await shows(page, "#status", /^running$/);
       await gateway.kill("SIGKILL");
+      // Its heartbeat and its next append, both in vain.
+      await eventually(() => worker.unanswered > 3);
       await gateway.start();
       await shows(page, "#status", /^succeeded$/, 30_000);
       const [job] = (await gateway.call("GET", `/v1/jobs?queue=${env.QUEUE}`)).jobs;

@@ -12,11 +12,13 @@ const apps = fileURLToPath(new URL("../../examples/apps", import.meta.url));
 const children = new Set();
 process.on("exit", () => children.forEach((child) => child.kill("SIGKILL")));
 
-/** One process of an app. What it complains of is shown, since none has a reason to. */
+/** One process of an app. What it complains of is shown, but for a gateway that is away. */
 export class App {
   /** @type {import("node:child_process").ChildProcess} */
   #child;
   #lines;
+  /** How often it has said that the gateway gives no answer. */
+  unanswered = 0;
   /** Where a web process listens. */
   url = "";
 
@@ -31,12 +33,17 @@ export class App {
     const settings = Object.fromEntries(Object.entries(env).map(([name, value]) => [name, String(value)]));
     this.#child = spawn(program, [path.join(apps, file), ...args], {
       env: { ...inherited, ...settings },
-      stdio: ["ignore", "pipe", "inherit"],
+      stdio: ["ignore", "pipe", "pipe"],
     });
     children.add(this.#child);
     this.#child.on("exit", () => children.delete(this.#child));
-    if (!this.#child.stdout) throw new Error("its stdout is a pipe");
-    this.#lines = createInterface(this.#child.stdout);
+    const { stdout, stderr } = this.#child;
+    if (!stdout || !stderr) throw new Error("both are pipes");
+    this.#lines = createInterface(stdout);
+    createInterface(stderr).on("line", (line) => {
+      if (line.startsWith("no answer from ")) this.unanswered++;
+      else if (line) console.error(`${file}: ${line}`);
+    });
   }
 
   /** A process that has no more to say than that it runs, such as a worker.
