@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 /*
  * A concierge for a language model, as people run it on three AMQP queues (request, reply, cancel), on Milepost.
- * Node 18, no packages.
+ * Node 18.17, no packages.
  *
  *   request queue, prefetch 1, ack     POST /v1/jobs; a worker claims one at a time and holds its lease
  *   reply queue, correlation id        the job's log: `output` events, streamed to the page, and there again on a reload
@@ -29,7 +29,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 const { MILEPOST_URL = "http://127.0.0.1:8080", MILEPOST_KEY, PORT = 3000, LEASE_MS = 30_000, TOKEN_MS = 60 } = process.env;
 const { TTL_MS = 60_000, UNWATCHED_MS = 10_000, PURGE } = process.env;
 
-/** How long a job of each queue may take, wait, and go unwatched. A run that takes longer is cut off, and not tried again. */
+/** How long a job of each queue may take, and wait. What takes longer is cut off. */
 const QUEUES = {
   chat: { defaults: { timeout_ms: 60_000, ttl_ms: Number(TTL_MS), max_attempts: 1 } },
   report: { defaults: { timeout_ms: 1_800_000, ttl_ms: 10 * TTL_MS, max_attempts: 2 }, concurrency: 2 },
@@ -90,6 +90,8 @@ async function answerPrompt({ prompt, tokens }, append, signal, count) {
   return { items: 1, metrics: { ...count } };
 }
 
+const NOTHING = { ok: true, said: { jobs: [] } };
+
 /** One job, from its lease to its end. */
 async function run(job, lease, stop) {
   const events = `/v1/jobs/${job.id}/events`;
@@ -131,7 +133,8 @@ async function worker(...queues) {
   const claim = { queues, worker: `concierge-${process.pid}`, wait_ms: 30_000, lease_ms: Number(LEASE_MS) };
   while (!leaving.signal.aborted) {
     // A parked claim takes nothing once its connection is closed.
-    const { ok, said } = await ask("POST", "/v1/claims", claim, { signal: leaving.signal }).catch(() => ({ ok: true, said: { jobs: [] } }));
+    const { signal } = leaving;
+    const { ok, said } = await ask("POST", "/v1/claims", claim, { signal }).catch(() => NOTHING);
     if (!ok) throw new Error(said.detail);
     for (const { job, lease } of said.jobs) {
       stop = new AbortController();
@@ -151,46 +154,55 @@ async function relay(request, response, route) {
   try {
     const stream = await fetch(MILEPOST_URL + route, { headers, signal: gone.signal });
     if (stream.status >= 500) throw new Error(`${stream.status}`);
-    const type = stream.headers.get("content-type") ?? "text/plain";
-    response.writeHead(stream.status, { "Content-Type": type, "Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no" });
+    response.writeHead(stream.status, {
+      "Content-Type": stream.headers.get("content-type") ?? "text/plain",
+      "Cache-Control": "no-store, no-transform",
+      "X-Accel-Buffering": "no",
+    });
     response.flushHeaders();
     if (stream.body) await pipeline(stream.body, response);
     else response.end();
   } catch {
-    // Cut in the middle, the browser comes back by itself. Any status but 200 at the start would make it give up for good.
-    if (response.headersSent) response.destroy();
-    else response.writeHead(200, { "Content-Type": "text/event-stream" }).end('retry: 2000\ndata: {"type":"bye"}\n\n');
+    if (response.headersSent) return response.destroy(); // Cut in the middle: the browser comes back by itself.
+    // Any status but 200 would make it give up for good.
+    response.writeHead(200, { "Content-Type": "text/event-stream" }).end('retry: 2000\ndata: {"type":"bye"}\n\n');
   }
 }
 
 async function route(method, pathname, body, key) {
   const signal = AbortSignal.timeout(8_000); // To say in time that the gateway is away.
   const [, id] = /^\/api\/jobs\/([0-9a-f-]{36})\/cancel$/.exec(pathname) ?? [];
-  if (method === "POST" && id) return ask("POST", `/v1/jobs/${id}/cancel`, { reason: "stopped by the reader" }, { signal });
+  const cancel = { reason: "stopped by the reader" };
+  if (method === "POST" && id) return ask("POST", `/v1/jobs/${id}/cancel`, cancel, { signal });
   const { queue, prompt } = body ?? {};
   if (method !== "POST" || pathname !== "/api/prompts") return { status: 404, said: { detail: "there is nothing here" } };
   if (!Object.hasOwn(QUEUES, queue) || typeof prompt !== "string" || !prompt.trim() || prompt.length > 10_000) {
     return { status: 422, said: { detail: "a prompt is 1 to 10,000 characters, for `chat` or `report`" } };
   }
   const payload = { prompt: prompt.trim(), tokens: queue === "chat" ? 40 : 400 };
-  return ask("POST", "/v1/jobs", { queue, kind: "generate", payload, cancel_if_unwatched_ms: Number(UNWATCHED_MS) }, { key, signal });
+  const spec = { queue, kind: "generate", payload, cancel_if_unwatched_ms: Number(UNWATCHED_MS) };
+  return ask("POST", "/v1/jobs", spec, { key, signal });
 }
 
 async function serve(request, response) {
   const [pathname] = request.url.split("?");
   const [, streamed] = /^\/api\/jobs\/([0-9a-f-]{36})\/events$/.exec(pathname) ?? [];
-  const send = (status, type, text) => response.writeHead(status, { "Content-Type": type, "Cache-Control": "no-store" }).end(text);
+  const send = (status, type, text) =>
+    response.writeHead(status, { "Content-Type": type, "Cache-Control": "no-store" }).end(text);
   if (request.method === "GET" && streamed) return relay(request, response, `/v1/jobs/${streamed}/events?unnamed=1`);
   if (pathname === "/") return send(200, "text/html; charset=utf-8", PAGE);
   try {
     let text = "";
     for await (const chunk of request) if ((text += chunk).length > 65_536) throw new Error("too much");
+    const { method, headers } = request;
     // A form on somebody else's page cannot send this type.
-    if (request.method === "POST" && request.headers["content-type"] !== "application/json") return send(415, "text/plain", "send application/json");
-    const { status, said } = await route(request.method, pathname, text ? JSON.parse(text) : null, request.headers["idempotency-key"]);
+    const foreign = method === "POST" && headers["content-type"] !== "application/json";
+    if (foreign) return send(415, "application/json", '{"detail":"send application/json"}');
+    const { status, said } = await route(method, pathname, text ? JSON.parse(text) : null, headers["idempotency-key"]);
     send(status, "application/json", JSON.stringify(said));
   } catch (error) {
-    send(error instanceof SyntaxError ? 400 : 503, "application/json", JSON.stringify({ detail: "the concierge is away, try again" }));
+    const [status, detail] = error instanceof SyntaxError ? [400, "send JSON"] : [503, "the concierge is away, try again"];
+    send(status, "application/json", JSON.stringify({ detail }));
   }
 }
 
@@ -211,22 +223,25 @@ async function web() {
 
 const PAGE = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Concierge</title>
-<style>body { font: 16px sans-serif; margin: 2em; max-width: 45em } textarea { width: 100% } pre { white-space: pre-wrap }</style>
+<style>body { font: 16px sans-serif; margin: 2em; max-width: 45em }
+textarea { width: 100% } pre { white-space: pre-wrap }</style>
 <h1>Concierge</h1>
 <form id="ask"><textarea name="prompt" rows="3" required>Tell me about the sea</textarea>
-<label><input type="radio" name="queue" value="chat" checked> chat</label> <label><input type="radio" name="queue" value="report"> report</label>
+<label><input type="radio" name="queue" value="chat" checked> chat</label>
+<label><input type="radio" name="queue" value="report"> report</label>
 <button>Send</button> <button type="button" id="stop" disabled>Stop</button></form>
 <p><b id="state" role="status">idle</b> <span id="detail"></span></p>
 <pre id="output" role="log" aria-live="off"></pre>
 <script>
 const $ = (id) => document.getElementById(id);
-const STATE_AFTER = { requeued: "queued", released: "queued", started: "running", retrying: "retrying", cancel_requested: "stopping",
-  completed: "completed", failed: "failed", cancelled: "cancelled", expired: "expired" };
+const STATE_AFTER = { requeued: "queued", released: "queued", started: "running", retrying: "retrying",
+  cancel_requested: "stopping", completed: "completed", failed: "failed", cancelled: "cancelled", expired: "expired" };
 const OVER = ["completed", "failed", "cancelled", "expired"];
 
 /** Posts until the app answers, with one key for all tries. */
 async function post(path, body) {
-  const headers = { "Content-Type": "application/json", "Idempotency-Key": crypto.getRandomValues(new Uint32Array(4)).join("-") };
+  const key = crypto.getRandomValues(new Uint32Array(4)).join("-");
+  const headers = { "Content-Type": "application/json", "Idempotency-Key": key };
   for (;;) {
     const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) }).catch(() => null);
     const said = await answer?.json().catch(() => null);

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 /*
  * Imports on a queue with workers of their own and live pages, as people run them on BullMQ, Redis and SSE, on Milepost.
- * Node 18, no packages.
+ * Node 18.17, no packages.
  *
  *   queue.add(name, data, { jobId })     POST /v1/jobs with `unique_key`: a live job of the same id answers
  *   attempts, backoff: exponential       `max_attempts`, `backoff`: defaults of the queue, set once by `web`
@@ -36,14 +36,18 @@ import { pipeline } from "node:stream/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const { MILEPOST_URL = "http://127.0.0.1:8080", MILEPOST_KEY, PORT = 3000, QUEUE = "imports" } = process.env;
-const { LEASE_MS = 30_000, STEP_MS = 500, CALL_MS = 5000, CONCURRENCY = 2, BACKOFF_MS = 1000, MAX_AGE_MS = 60_000 } = process.env;
-const { APP_URL = `http://127.0.0.1:${PORT}`, SOURCES = `${APP_URL}/sources` } = process.env;
+const { LEASE_MS = 30_000, STEP_MS = 500, CALL_MS = 5000, BACKOFF_MS = 1000, MAX_AGE_MS = 60_000 } = process.env;
+const { CONCURRENCY = 2, APP_URL = `http://127.0.0.1:${PORT}`, SOURCES = `${APP_URL}/sources` } = process.env;
 const RESULTS = process.env.RESULTS ?? path.join(tmpdir(), "results"); // A stand-in for the object store.
 
 const SETTINGS = {
   concurrency: 10,
   rate_limit: { limit: 100, per_ms: 10_000, burst: 20 },
-  defaults: { max_attempts: 4, backoff: { initial_ms: Number(BACKOFF_MS), factor: 2, max_ms: 60_000 }, timeout_ms: 600_000 },
+  defaults: {
+    max_attempts: 4,
+    backoff: { initial_ms: Number(BACKOFF_MS), factor: 2, max_ms: 60_000 },
+    timeout_ms: 600_000,
+  },
 };
 
 const authority = MILEPOST_KEY ? { Authorization: `Bearer ${MILEPOST_KEY}` } : {};
@@ -105,6 +109,8 @@ async function importSource({ id, payload: { source } }, append, signal) {
   return { items: 1, artifacts: [{ type: "url", label: "result", url: `${APP_URL}/results/${id}.json` }] };
 }
 
+const NOTHING = { ok: true, said: { jobs: [] } };
+
 /** One job, from its lease to its end. */
 async function run(job, lease, stop) {
   const events = `/v1/jobs/${job.id}/events`;
@@ -144,7 +150,8 @@ async function worker() {
   const loop = async () => {
     while (!leaving.signal.aborted) {
       // A parked claim takes nothing once its connection is closed.
-      const { ok, said } = await ask("POST", "/v1/claims", claim, { signal: leaving.signal }).catch(() => ({ ok: true, said: { jobs: [] } }));
+      const { signal } = leaving;
+      const { ok, said } = await ask("POST", "/v1/claims", claim, { signal }).catch(() => NOTHING);
       if (!ok) throw new Error(said.detail);
       for (const { job, lease } of said.jobs) {
         const stop = new AbortController();
@@ -168,15 +175,18 @@ async function relay(request, response, route) {
   try {
     const stream = await fetch(MILEPOST_URL + route, { headers, signal: gone.signal });
     if (stream.status >= 500) throw new Error(`${stream.status}`);
-    const type = stream.headers.get("content-type") ?? "text/plain";
-    response.writeHead(stream.status, { "Content-Type": type, "Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no" });
+    response.writeHead(stream.status, {
+      "Content-Type": stream.headers.get("content-type") ?? "text/plain",
+      "Cache-Control": "no-store, no-transform",
+      "X-Accel-Buffering": "no",
+    });
     response.flushHeaders();
     if (stream.body) await pipeline(stream.body, response);
     else response.end();
   } catch {
-    // Cut in the middle, the browser comes back by itself. Any status but 200 at the start would make it give up for good.
-    if (response.headersSent) response.destroy();
-    else response.writeHead(200, { "Content-Type": "text/event-stream" }).end('retry: 2000\ndata: {"type":"bye"}\n\n');
+    if (response.headersSent) return response.destroy(); // Cut in the middle: the browser comes back by itself.
+    // Any status but 200 would make it give up for good.
+    response.writeHead(200, { "Content-Type": "text/event-stream" }).end('retry: 2000\ndata: {"type":"bye"}\n\n');
   }
 }
 
@@ -185,46 +195,56 @@ async function queueHealth(signal) {
   const { said } = await ask("GET", `/v1/queues/${QUEUE}`, undefined, { signal });
   const ageMs = said.oldest_queued_at ? Math.max(0, Date.now() - Date.parse(said.oldest_queued_at)) : 0;
   const { queued, running, retrying, failed } = said.counts;
-  return { status: ageMs > MAX_AGE_MS ? 503 : 200, body: { oldest_ms: ageMs, queued, running, retrying, dead_letters: failed } };
+  const body = { oldest_ms: ageMs, queued, running, retrying, dead_letters: failed };
+  return { status: ageMs > MAX_AGE_MS ? 503 : 200, said: body };
 }
-
-const specOf = (source) => ({ queue: QUEUE, kind: "import", payload: { source }, subject: source, unique_key: source });
 
 async function route(method, pathname, body, key) {
   const signal = AbortSignal.timeout(8_000); // To say in time that the gateway is away.
   const [, id, retry] = /^\/api\/jobs\/([0-9a-f-]{36})(\/retry)?$/.exec(pathname) ?? [];
-  const wish = `${method} ${id ? `job${retry ?? ""}` : pathname}`;
-  if (wish === "GET /healthz/queue") return queueHealth(signal);
-  const { status, said } =
-    wish === "POST /api/imports" && /^[\w.-]{1,64}$/.test(body?.source)
-      ? await ask("POST", "/v1/jobs", specOf(body.source), { key, signal })
-    : wish === "GET /api/jobs" ? await ask("GET", `/v1/jobs?queue=${QUEUE}&limit=20`, undefined, { signal })
-    : wish === "GET /api/dead-letters" ? await ask("GET", `/v1/jobs?queue=${QUEUE}&state=failed`, undefined, { signal })
-    : wish === "POST /api/dead-letters/redrive" ? await ask("POST", `/v1/queues/${QUEUE}/redrive`, {}, { signal })
-    : wish === "POST job/retry" ? await ask("POST", `/v1/jobs/${id}/retry`, {}, { signal })
-    : { status: 404, said: { code: "not_found", detail: "there is nothing here, or it takes a better `source`" } };
-  return { status, body: said };
+  const source = body?.source;
+  switch (`${method} ${id ? `job${retry ?? ""}` : pathname}`) {
+    case "POST /api/imports": {
+      const refusal = { status: 422, said: { detail: "a source is 1 to 64 of A–Z a–z 0–9 . _ -" } };
+      if (typeof source !== "string" || !/^[\w.-]{1,64}$/.test(source)) return refusal;
+      const spec = { queue: QUEUE, kind: "import", payload: { source }, subject: source, unique_key: source };
+      return ask("POST", "/v1/jobs", spec, { key, signal });
+    }
+    case "GET /api/dead-letters":
+      return ask("GET", `/v1/jobs?queue=${QUEUE}&state=failed`, undefined, { signal });
+    case "POST /api/dead-letters/redrive":
+      return ask("POST", `/v1/queues/${QUEUE}/redrive`, {}, { signal });
+    case "POST job/retry":
+      return ask("POST", `/v1/jobs/${id}/retry`, {}, { signal });
+    case "GET /healthz/queue":
+      return queueHealth(signal);
+  }
+  return { status: 404, said: { detail: "there is nothing here" } };
 }
 
-/** A stand-in for the service that is imported from. */
-const source = (name) => (name === "gone" ? [404, ""] : name === "down" ? [503, ""] : [200, `${name}: one\ntwo\nthree\nfour\nfive\n`]);
+/** A stand-in for the service that is imported from: it knows all sources but `gone`, and `down` is always down. */
+const STATUSES = { "/sources/gone": 404, "/sources/down": 503 };
+const LINES = "one\ntwo\nthree\nfour\nfive\n";
 
 async function serve(request, response) {
   const [pathname] = request.url.split("?");
   const [, streamed] = /^\/api\/jobs\/([0-9a-f-]{36})\/events$/.exec(pathname) ?? [];
   const [, result] = /^\/results\/([0-9a-f-]{36})\.json$/.exec(pathname) ?? [];
-  const send = (status, type, text) => response.writeHead(status, { "Content-Type": type, "Cache-Control": "no-store" }).end(text);
+  const send = (status, type, text) =>
+    response.writeHead(status, { "Content-Type": type, "Cache-Control": "no-store" }).end(text);
   if (request.method === "GET" && streamed) return relay(request, response, `/v1/jobs/${streamed}/events?unnamed=1`);
   if (pathname === "/") return send(200, "text/html; charset=utf-8", PAGE);
-  if (pathname.startsWith("/sources/")) return send(source(pathname.slice(9))[0], "text/plain", source(pathname.slice(9))[1]);
+  if (pathname.startsWith("/sources/")) return send(STATUSES[pathname] ?? 200, "text/plain", LINES);
   try {
     if (result) return send(200, "application/json", await readFile(resultFile(result)));
     let text = "";
     for await (const chunk of request) if ((text += chunk).length > 65_536) throw new Error("too much");
+    const { method, headers } = request;
     // A form on somebody else's page cannot send this type.
-    if (request.method === "POST" && request.headers["content-type"] !== "application/json") return send(415, "text/plain", "send application/json");
-    const { status, body } = await route(request.method, pathname, text ? JSON.parse(text) : null, request.headers["idempotency-key"]);
-    send(status, "application/json", JSON.stringify(body));
+    const foreign = method === "POST" && headers["content-type"] !== "application/json";
+    if (foreign) return send(415, "application/json", '{"detail":"send application/json"}');
+    const { status, said } = await route(method, pathname, text ? JSON.parse(text) : null, headers["idempotency-key"]);
+    send(status, "application/json", JSON.stringify(said));
   } catch (error) {
     const status = error instanceof SyntaxError ? 400 : error.code === "ENOENT" ? 404 : 503;
     send(status, "application/json", JSON.stringify({ code: "refused", detail: "try again" }));
@@ -245,10 +265,11 @@ async function web() {
 
 const PAGE = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Imports</title>
-<style>body { font: 16px sans-serif; margin: 2em } td, th { padding: .2em .8em; text-align: left } progress { width: 20em }</style>
+<style>body { font: 16px sans-serif; margin: 2em } td { padding: .2em .8em } progress { width: 20em }</style>
 <h1>Imports</h1>
-<form id="add"><label>Source <input name="source" value="books" pattern="[\\\\w.-]+" required></label> <button>Import</button></form>
-<p><b id="state" role="status">none</b> <progress id="bar" max="100" value="0"></progress> <span id="detail"></span> <a id="result" hidden>Result</a></p>
+<form id="add"><label>Source <input name="source" value="books" required></label> <button>Import</button></form>
+<p><b id="state" role="status">none</b> <progress id="bar" max="100" value="0"></progress> <span id="detail"></span>
+<a id="result" hidden>Result</a></p>
 <p>First frame: <code id="first"></code></p>
 <h2>Dead letters</h2><button id="all">Redrive all</button><table><tbody id="dead"></tbody></table>
 <h2>Queue</h2><p id="queue"></p>
@@ -257,7 +278,8 @@ const $ = (id) => document.getElementById(id);
 
 /** Asks until the app answers, with one key for all tries. */
 async function ask(method, path, body) {
-  const headers = { "Content-Type": "application/json", "Idempotency-Key": crypto.getRandomValues(new Uint32Array(4)).join("-") };
+  const key = crypto.getRandomValues(new Uint32Array(4)).join("-");
+  const headers = { "Content-Type": "application/json", "Idempotency-Key": key };
   for (;;) {
     const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) }).catch(() => null);
     const said = await answer?.json().catch(() => null);
@@ -267,8 +289,8 @@ async function ask(method, path, body) {
 }
 
 let stream = null;
-const STATE_AFTER = { requeued: "queued", released: "queued", started: "running", retrying: "retrying", completed: "completed",
-  failed: "failed", cancelled: "cancelled", expired: "expired" };
+const STATE_AFTER = { requeued: "queued", released: "queued", started: "running", retrying: "retrying",
+  completed: "completed", failed: "failed", cancelled: "cancelled", expired: "expired" };
 
 function show(state, { message, worker, reason, artifacts = [] } = {}) {
   $("state").textContent = state;
@@ -307,7 +329,9 @@ function watch(id) {
 /** Cells of text: nothing that comes from a job is ever read as HTML. */
 function row(job) {
   const tr = document.createElement("tr");
-  for (const text of [job.id, job.subject, job.error?.code + ": " + job.error?.message, "attempt " + job.attempt]) tr.insertCell().textContent = text;
+  const { code, message } = job.error;
+  const cells = [job.id, job.subject, code + ": " + message, "attempt " + job.attempt];
+  for (const text of cells) tr.insertCell().textContent = text;
   const again = document.createElement("button");
   again.textContent = "Redrive";
   again.onclick = () => ask("POST", "/api/jobs/" + job.id + "/retry", {}).then(() => watch(job.id));
@@ -320,7 +344,9 @@ async function list() {
   const { jobs } = await ask("GET", "/api/dead-letters");
   if (shown !== (shown = JSON.stringify(jobs))) $("dead").replaceChildren(...jobs.map(row));
   const { queued, running, retrying, oldest_ms } = await ask("GET", "/healthz/queue");
-  $("queue").textContent = queued + " queued, " + running + " running, " + retrying + " retrying; the oldest waits for " + Math.round(oldest_ms / 1000) + " s";
+  const age = Math.round(oldest_ms / 1000) + " s";
+  const counts = [queued, "queued,", running, "running,", retrying, "retrying;"].join(" ");
+  $("queue").textContent = counts + " the oldest waits for " + age;
 }
 $("add").onsubmit = async (event) => {
   event.preventDefault();

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 /*
- * A queue in the memory of the web process, with 202 and status polling, on Milepost. Node 18, no packages.
+ * A queue in the memory of the web process, with 202 and status polling, on Milepost. Node 18.17, no packages.
  *
  * What it was: one process with a Map of jobs, an array for a queue, and a loop that works it off. A restart forgot it all.
  *
@@ -79,6 +79,8 @@ async function pay({ id, payload: { invoice } }, append, signal) {
   return { items: 1, note: "paid", data: { receipt: paidBy } };
 }
 
+const NOTHING = { ok: true, said: { jobs: [] } };
+
 /** One job, from its lease to its end. */
 async function run(job, lease, stop) {
   const events = `/v1/jobs/${job.id}/events`;
@@ -114,7 +116,8 @@ async function work() {
   const claim = { queues: [QUEUE], worker: `app-${process.pid}`, wait_ms: 30_000, lease_ms: Number(LEASE_MS) };
   while (!leaving.signal.aborted) {
     // A parked claim takes nothing once its connection is closed.
-    const { ok, said } = await ask("POST", "/v1/claims", claim, { signal: leaving.signal }).catch(() => ({ ok: true, said: { jobs: [] } }));
+    const { signal } = leaving;
+    const { ok, said } = await ask("POST", "/v1/claims", claim, { signal }).catch(() => NOTHING);
     if (!ok) throw new Error(said.detail);
     for (const { job, lease } of said.jobs) {
       const stop = new AbortController();
@@ -134,6 +137,7 @@ async function route({ method, url, headers }) {
   const [pathname, query] = url.split("?");
   // Long enough for a held request, and short enough to say in time that the gateway is away.
   const signal = AbortSignal.timeout(method === "GET" ? 40_000 : 8_000);
+  const get = (target) => ask("GET", target, undefined, { signal });
   const after = Number(new URLSearchParams(query).get("after")) || 0;
   const [, id, log] = JOB.exec(pathname) ?? [];
   const [, invoice, wish] = INVOICE.exec(pathname) ?? [];
@@ -145,35 +149,37 @@ async function route({ method, url, headers }) {
   }
   if (method === "GET" && wish === "job") {
     const about = `/v1/jobs?queue=${QUEUE}&subject=invoice:${invoice}&limit=1`;
-    const active = await ask("GET", `${about}&active=true`, undefined, { signal });
-    const [job = null] = active.said.jobs?.length ? active.said.jobs : (await ask("GET", about, undefined, { signal })).said.jobs;
-    return { status: 200, body: { job } };
+    const [active] = (await get(`${about}&active=true`)).said.jobs;
+    const [latest = null] = (await get(about)).said.jobs;
+    return { status: 200, body: { job: active ?? latest } };
   }
   if (method === "GET" && id) {
-    const { status, said } = await ask("GET", `/v1/jobs/${id}${log ? "/events" : ""}?wait=25&after=${after}`, undefined, { signal });
+    const { status, said } = await get(`/v1/jobs/${id}${log ? "/events" : ""}?wait=25&after=${after}`);
     return { status, body: said };
   }
-  return { status: 404, body: { code: "not_found", detail: "there is nothing here" } };
+  return { status: 404, body: { detail: "there is nothing here" } };
 }
 
 const server = http.createServer(async (request, response) => {
   request.resume();
-  if (request.url.split("?")[0] === "/") return response.writeHead(200, { "Content-Type": "text/html; charset=utf-8" }).end(PAGE);
-  let answer;
+  const send = (status, type, text) =>
+    response.writeHead(status, { "Content-Type": type, "Cache-Control": "no-store" }).end(text);
+  if (request.url.split("?")[0] === "/") return send(200, "text/html; charset=utf-8", PAGE);
+  // A form on somebody else's page cannot send this type.
+  const foreign = request.method === "POST" && request.headers["content-type"] !== "application/json";
+  if (foreign) return send(415, "application/json", '{"detail":"send application/json"}');
   try {
-    // A form on somebody else's page cannot send this type.
-    const foreign = request.method === "POST" && request.headers["content-type"] !== "application/json";
-    answer = foreign ? { status: 415, body: { code: "unsupported_media_type", detail: "send application/json" } } : await route(request);
+    const { status, body } = await route(request);
+    send(status, "application/json", JSON.stringify(body));
   } catch {
-    answer = { status: 503, body: { code: "away", detail: "the queue is away, try again" } };
+    send(503, "application/json", '{"detail":"the queue is away, try again"}');
   }
-  response.writeHead(answer.status, { "Content-Type": "application/json", "Cache-Control": "no-store" });
-  response.end(JSON.stringify(answer.body));
 });
 
 const PAGE = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Invoices</title>
-<style>body { font: 16px sans-serif; margin: 2em } #state[data-state=completed] { color: green } #state[data-state=failed] { color: firebrick }</style>
+<style>body { font: 16px sans-serif; margin: 2em }
+[data-state=completed] { color: green } [data-state=failed] { color: firebrick }</style>
 <h1>Invoice <input id="invoice" size="6" pattern="[0-9]+"></h1>
 <p><button id="pay">Pay</button> <b id="state" role="status">unpaid</b> <span id="detail"></span></p>
 <p>Job: <code id="job">none</code></p>
@@ -186,7 +192,8 @@ $("invoice").onchange = () => { location.search = "?invoice=" + encodeURICompone
 
 /** Asks until the app answers, with one key for all tries. */
 async function ask(method, path) {
-  const headers = { "Content-Type": "application/json", "Idempotency-Key": crypto.getRandomValues(new Uint32Array(4)).join("-") };
+  const key = crypto.getRandomValues(new Uint32Array(4)).join("-");
+  const headers = { "Content-Type": "application/json", "Idempotency-Key": key };
   for (;;) {
     const answer = await fetch(path, { method, headers, body: method === "POST" ? "{}" : undefined }).catch(() => null);
     const said = await answer?.json().catch(() => null);
@@ -205,15 +212,17 @@ async function watch(job) {
     if (job.id !== watched) return; // Another job has taken its place.
     const { state, terminal, outcome, error, progress } = job;
     $("job").textContent = job.id;
-    $("state").dataset.state = state;
-    $("state").textContent = state === "completed" && !outcome.ok ? "nothing done" : state === "completed" ? "paid" : state;
+    const shown = state !== "completed" ? state : outcome.ok ? "paid" : "nothing done";
+    $("state").dataset.state = shown === "nothing done" ? "failed" : state;
+    $("state").textContent = shown;
     $("detail").textContent = outcome?.note ?? error?.message ?? progress?.message ?? "";
     const { events, next } = await ask("GET", "/api/jobs/" + job.id + "/log?after=" + seen);
     if (job.id !== watched) return;
     for (const { at, type, attempt, data } of events) {
       if (type === "progress") continue;
       const entry = document.createElement("li");
-      entry.textContent = [at.slice(11, 19), type, data?.message ?? data?.note ?? (attempt ? "attempt " + attempt : "")].join(" ");
+      const detail = data?.message ?? data?.note ?? (attempt ? "attempt " + attempt : "");
+      entry.textContent = [at.slice(11, 19), type, detail].join(" ");
       $("activity").append(entry);
     }
     seen = next;

@@ -142,17 +142,16 @@ def worker():
 # --- The web app ------------------------------------------------------------------------------------------------
 
 
-def envelope(job, with_result=True):
+def envelope(job, result=None):
     """Every answer about a job has this shape. Lists leave the results out: one request each would be needed."""
     outcome = job["outcome"] or {}
     status = {"scheduled": "queued", "completed": "succeeded"}.get(job["state"], job["state"])
     if status == "succeeded" and not outcome["ok"]:
         status = "unsuccessful"
-    result = ask("GET", f"/v1/jobs/{job['id']}/result", patience=5)[1] if with_result and "result_url" in outcome else None
     error = job["error"] and {name: job["error"].get(name) for name in ("code", "message")}
     return {"job_id": job["id"], "status": status, "done": job["terminal"], "result": result, "error": error,
             "note": outcome.get("note"), "percent": (job["progress"] or {}).get("percent"), "attempt": job["attempt"],
-            "subject": job["subject"], "created_at": job["created_at"], "finished_at": job["finished_at"], "seq": job["seq"]}
+            **{name: job[name] for name in ("subject", "created_at", "finished_at", "seq")}}
 
 
 class Web(BaseHTTPRequestHandler):
@@ -175,26 +174,32 @@ class Web(BaseHTTPRequestHandler):
             failed = "&state=failed,expired" if query.get("status") == "failed" else ""
             status, said = ask("GET", f"/v1/jobs?queue={QUEUE}{failed}", patience=5)
             if status == 200:
-                return 200, {"jobs": [envelope(job, with_result=False) for job in said["jobs"]]}
+                return 200, {"jobs": [envelope(job) for job in said["jobs"]]}
         elif named and (method == "POST") == bool(named[2]):
             after = query.get("after", "")
             held = f"?wait=25&after={after}" if re.fullmatch("[0-9]+", after) else ""
-            status, job = _, said = ask("GET", f"/v1/jobs/{named[1]}{held}", patience=5)
-            if status == 200 and named[2] and job["queue"] == QUEUE:
-                status, job = _, said = ask("POST", f"/v1/jobs/{named[1]}/retry", {}, patience=5)
+            status, said = ask("GET", f"/v1/jobs/{named[1]}{held}", patience=5)
+            if status == 200 and named[2] and said["queue"] == QUEUE:
+                status, said = ask("POST", f"/v1/jobs/{named[1]}/retry", {}, patience=5)
+            job = said
         else:
             return 404, {"error": {"code": "not_found", "message": "there is nothing here"}}
+        if status < 400 and job["queue"] != QUEUE:  # The gateway may serve other apps, too.
+            status, said = 404, {"code": "job_not_found", "detail": "there is no such job"}
+        result = None
+        if status < 400 and "result_url" in (job["outcome"] or {}):
+            status, said = ask("GET", f"/v1/jobs/{job['id']}/result", patience=5)
+            result = said
         if status >= 400:
             return status, {"error": {"code": said["code"], "message": said["detail"]}}
-        if job["queue"] != QUEUE:  # The gateway may serve other apps, too.
-            return 404, {"error": {"code": "job_not_found", "message": "there is no such job"}}
-        return status, envelope(job)
+        return status, envelope(job, result)
 
     def answer(self, status, body, content_type="application/json"):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        for name, value in {"Content-Type": content_type, "Content-Length": len(data), "Cache-Control": "no-store"}.items():
-            self.send_header(name, str(value))
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "no-store")
         self.end_headers()
         self.wfile.write(data)
 
@@ -219,6 +224,12 @@ class Web(BaseHTTPRequestHandler):
         if not isinstance(body, dict):
             return self.answer(400, {"error": {"code": "invalid_json", "message": "send a JSON object"}})
         self.answer(*self.route("POST", body))
+
+    def handle(self):
+        try:
+            super().handle()
+        except ConnectionError:
+            pass  # The page has gone.
 
     def log_message(self, *_):
         pass
@@ -247,7 +258,8 @@ const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 /** Asks until the app answers, with one key for all tries. */
 async function ask(method, path, body) {
-  const headers = { "Content-Type": "application/json", "Idempotency-Key": crypto.getRandomValues(new Uint32Array(4)).join("-") };
+  const key = crypto.getRandomValues(new Uint32Array(4)).join("-");
+  const headers = { "Content-Type": "application/json", "Idempotency-Key": key };
   for (;;) {
     const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) }).catch(() => null);
     if (answer && answer.status < 500) return answer.json();
@@ -257,7 +269,8 @@ async function ask(method, path, body) {
 
 function show({ status, result, error, note, percent }) {
   $("status").textContent = $("status").dataset.status = status ?? "refused";
-  $("detail").textContent = error ? `${error.code}: ${error.message}` : result ? result.rows.join(", ") : note ?? (percent ? `${Math.floor(percent)} %` : "");
+  const far = percent ? `${Math.floor(percent)} %` : "";
+  $("detail").textContent = error ? `${error.code}: ${error.message}` : result ? result.rows.join(", ") : note ?? far;
 }
 
 let click = 0;

@@ -5,8 +5,8 @@ import { mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, afterEach, before, describe, test } from "node:test";
-import { Stage } from "./app.mjs";
-import { eventually, Gateway, otherSite, Recorder, shows, STORES, Tabs } from "./harness.mjs";
+import { eventually, shows, Stage } from "./app.mjs";
+import { Gateway, otherSite, Recorder, STORES, Tabs } from "./harness.mjs";
 
 const FILE = "bullmq_sse.mjs";
 
@@ -78,7 +78,7 @@ for (const store of STORES) {
     const log = async (id) => (await gateway.call("GET", `/v1/jobs/${id}/events`)).events.map((/** @type {{type: string}} */ { type }) => type);
 
     test("a failure is tried again with back-off until it succeeds, and the result is a URL", async () => {
-      const { page, env } = await open({ CALL_MS: 300 });
+      const { page, env } = await open({ CALL_MS: 2000 });
       stage.run(FILE, ["worker"], env);
       script.set("flaky", [503, "silence"]);
       const id = await start(page, "flaky");
@@ -166,7 +166,7 @@ for (const store of STORES) {
     test("a reload shows the state first, and the stream goes on over a restart of the web process", async (t) => {
       const recorder = await Recorder.before(gateway);
       t.after(() => recorder.stop());
-      const { page, web, env } = await open({ STEP_MS: 1500, MILEPOST_URL: recorder.url });
+      const { page, web, env } = await open({ STEP_MS: 2500, MILEPOST_URL: recorder.url });
       stage.run(FILE, ["worker"], env);
       const id = await start(page, "books");
       await shows(page, "#detail", "1 of 3 lines");
@@ -179,7 +179,7 @@ for (const store of STORES) {
       assert.deepEqual(recorder.streams.map(({ lastEventId }) => lastEventId), [undefined, undefined]);
       assert.equal(await web.kill("SIGTERM"), 0);
       await stage.serve(FILE, ["web"], { ...env, PORT: web.port });
-      await shows(page, "#state", /^completed$/, 20_000);
+      await shows(page, "#state", /^completed$/);
       assert.equal(await page.evaluate("window.untouched"), true);
       const [resumed, ...more] = recorder.streams.slice(opened);
       assert.ok(Number(resumed.lastEventId) > 2, `the gateway is told what the page has seen: ${resumed.lastEventId}`);
@@ -235,7 +235,7 @@ for (const store of STORES) {
       await shows(page, "#first", /^bye$/);
       await gateway.start();
       stage.run(FILE, ["worker"], env);
-      await shows(page, "#state", /^completed$/, 20_000);
+      await shows(page, "#state", /^completed$/);
       assert.equal((await gateway.call("GET", `/v1/jobs/${id}`)).state, "completed");
     });
   });

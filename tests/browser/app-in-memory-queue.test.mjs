@@ -5,8 +5,8 @@ import { mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, afterEach, before, describe, test } from "node:test";
-import { Stage } from "./app.mjs";
-import { Gateway, shows, STORES, Tabs } from "./harness.mjs";
+import { shows, Stage } from "./app.mjs";
+import { Gateway, STORES, Tabs } from "./harness.mjs";
 
 const FILE = "in_memory_queue.mjs";
 
@@ -43,7 +43,7 @@ for (const store of STORES) {
     const jobs = async ({ QUEUE }) => (await gateway.call("GET", `/v1/jobs?queue=${QUEUE}`)).jobs;
 
     test("a reload in mid-job finds the job by what it is about, with its activity", async () => {
-      const env = { ...settings(), STEP_MS: 1000 };
+      const env = { ...settings(), STEP_MS: 2000 };
       const app = await stage.serve(FILE, [], env);
       const page = await tabs.open();
       await page.goto(`${app.url}/?invoice=21`);
@@ -97,8 +97,8 @@ for (const store of STORES) {
 
     for (const signal of /** @type {const} */ (["SIGTERM", "SIGKILL"])) {
       test(`a restart of the app loses nothing (${signal})`, async () => {
-        const env = { ...settings(), CONCURRENCY: 1, LEASE_MS: 1000 };
-        let app = await stage.serve(FILE, [], { ...env, STEP_MS: 1500 });
+        const env = { ...settings(), CONCURRENCY: 1 };
+        let app = await stage.serve(FILE, [], { ...env, STEP_MS: 2500, LEASE_MS: signal === "SIGKILL" ? 3000 : 30_000 });
         const page = await tabs.open();
         await page.goto(`${app.url}/?invoice=41`);
         await page.getByRole("button", { name: "Pay" }).click();
@@ -114,7 +114,7 @@ for (const store of STORES) {
         assert.equal(ended, signal === "SIGTERM" ? 0 : "SIGKILL");
         app = await stage.serve(FILE, [], { ...env, PORT: app.port });
         // The open pages go on by themselves.
-        for (const each of [page, waiting]) await shows(each, "#state", /^paid$/, 20_000);
+        for (const each of [page, waiting]) await shows(each, "#state", /^paid$/);
         const all = await jobs(env);
         assert.deepEqual(all.map(({ id }) => id), ids);
         assert.deepEqual(all.map(({ attempt }) => attempt), [1, signal === "SIGTERM" ? 1 : 2]);

@@ -5,8 +5,18 @@ import { once } from "node:events";
 import path from "node:path";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
+import { eventually as eventuallyWithin, shows as showsWithin } from "./harness.mjs";
 
 const apps = fileURLToPath(new URL("../../examples/apps", import.meta.url));
+
+/** How long a step may take: processes start in the middle of these tests, on machines that do other things, too. */
+const PATIENCE_MS = 40_000;
+
+/** @type {<T>(probe: () => T | Promise<T>) => Promise<T>} */
+export const eventually = (probe) => eventuallyWithin(probe, PATIENCE_MS);
+
+/** @type {(page: import("playwright-core").Page, selector: string, text: string | RegExp) => Promise<void>} */
+export const shows = (page, selector, text) => showsWithin(page, selector, text, PATIENCE_MS);
 
 /** @type {Set<import("node:child_process").ChildProcess>} */
 const children = new Set();
