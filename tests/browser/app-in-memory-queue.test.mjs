@@ -61,6 +61,7 @@ for (const store of STORES) {
       await shows(other, "#job", id);
       for (const each of [page, other]) {
         await shows(each, "#state", /^paid$/);
+        await shows(each, "#activity", "completed"); // The log comes just after the state.
         const lines = (await each.locator("#activity li").allInnerTexts()).map((line) => line.slice(9));
         assert.deepEqual(lines, [
           "queued", "started attempt 1", "log checking the invoice", "log charging the card", "log booking the payment", "completed paid",
