@@ -62,6 +62,9 @@ require() {
     # What the workers of `examples/` are written in.
     command -v curl >/dev/null || packages+=(curl)
     command -v jq >/dev/null || packages+=(jq)
+  fi
+  if wants rust browser; then
+    # For the workers, and for an app of `examples/apps/`.
     command -v python3 >/dev/null || packages+=(python3)
   fi
   if wants rust web browser; then
