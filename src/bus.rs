@@ -6,6 +6,7 @@
 //! reader costs nobody memory or time, and a lost, late or doubled publication costs a query, never an event.
 
 mod channel;
+mod feeds;
 mod frame;
 mod queues;
 mod signals;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub use channel::{Channel, OutputSoFar, Reading, Subscription};
+pub use feeds::{Change, FeedReader, Feeds, News as FeedNews, Shown};
 pub use frame::{Control, Frame, encode_replay};
 pub use queues::{News, QueueNews};
 pub use signals::{Listener, Signal, Signals};
@@ -33,6 +35,7 @@ pub struct Bus {
     channels: Mutex<HashMap<JobId, Arc<Channel>>>,
     queues: QueueNews,
     signals: Signals,
+    feeds: Arc<Feeds>,
 }
 
 impl Bus {
@@ -60,8 +63,12 @@ impl Bus {
                 self.queues.note(&changed.job.queue, news);
             }
         }
-        for id in committed.removed() {
-            if let Some(channel) = self.channel(*id) {
+        if self.feeds.is_on() {
+            let states = committed.jobs().iter().map(|changed| Change::State(Shown::of(changed.job.clone())));
+            self.feeds.publish(states.chain(committed.removed().iter().map(|job| Change::Gone(Arc::new(job.clone())))));
+        }
+        for job in committed.removed() {
+            if let Some(channel) = self.channel(job.id) {
                 channel.remove();
             }
         }
@@ -72,6 +79,11 @@ impl Bus {
         &self.queues
     }
 
+    /// The newest states, for those who show many jobs.
+    pub fn feeds(&self) -> &Arc<Feeds> {
+        &self.feeds
+    }
+
     /// What workers are told.
     pub fn signals(&self) -> &Signals {
         &self.signals
@@ -79,6 +91,7 @@ impl Bus {
 
     /// Forgets channels that nobody has watched for a while. One shared tick calls this; channels have no timers.
     pub fn forget_idle(&self, now: Instant) {
+        self.feeds.forget_idle(now);
         self.lock().retain(|_, channel| {
             channel.is_subscribed() || channel.owes_news() || now.duration_since(channel.last_used()) < LINGER
         });

@@ -11,6 +11,7 @@ mod claims;
 mod error;
 mod events;
 mod extract;
+mod feed;
 mod jobs;
 mod operations;
 mod queues;
@@ -141,6 +142,7 @@ impl Gateway {
             .routes(routes!(backlog::redrive_queue))
             .routes(routes!(workers::list_workers))
             .routes(routes!(signals::get_signals))
+            .routes(routes!(feed::get_feed))
             .routes(routes!(operations::get_livez))
             .routes(routes!(operations::get_readyz))
             .routes(routes!(operations::get_openapi))

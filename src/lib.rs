@@ -17,7 +17,7 @@
 //! | [`domain`] | jobs, events and every rule about them; no I/O, no clock |
 //! | [`store`] | one durable log per job, and the state that is its fold; Postgres, SQLite |
 //! | [`bus`] | fan-out within this process: channels with a ring of encoded frames |
-//! | [`service`] | [`service::Gateway`]: one method per wish; group commit; the reader of one job |
+//! | [`service`] | [`service::Gateway`]: one method per wish; group commit; the reader of one job, and of many |
 //! | [`http`] | the table of routes, problems, the life of a stream |
 //! | [`server`] | the accept loop, time limits, drain |
 //! | [`compose`] | puts them together |
@@ -33,7 +33,7 @@
 //! "The log before the bus" is a type: [`bus::Bus::publish`] takes [`store::Committed`], and only a store's commit
 //! makes one.
 //!
-//! # Five walks
+//! # Six walks
 //!
 //! **A job is posted.** `http::jobs` reads a [`domain::Spec`] and calls [`service::Gateway::enqueue`], which hands a
 //! command to the journal. A committer gathers what waits, looks up idempotency and unique keys, folds each command
@@ -52,6 +52,9 @@
 //! **A browser watches.** `http::stream` opens a [`service::Gateway::follow`]: subscribe, read after the cursor, go
 //! live. It never misses the gap between backlog and live, since it subscribes first; behind the ring it reads the
 //! store again. State first without a cursor, exactly the missing events with one.
+//!
+//! **A page shows many jobs.** `http::feed` opens a [`service::Gateway::feed`]: whole states, not logs, from an inbox of the
+//! bus that holds the newest one of each job.
 //!
 //! **A worker works.** `worker::pool` claims for its free slots, over HTTP or in this process. A job's handler speaks
 //! through `worker::reporter`, which keeps the lease, hears the cancel, and stores everything in order, once.

@@ -116,6 +116,7 @@ async fn connection(socket: TcpStream, app: App, settings: ServerSettings, mut d
                 match &live.topic {
                     Topic::Job { id, cursor } => debug!(job.id = %id, cursor, "a stream begins"),
                     Topic::Worker(worker) => debug!(worker = worker.as_str(), "a worker listens"),
+                    Topic::Feed => debug!("a feed begins"),
                 }
                 being_answered.becomes_stream()
             });

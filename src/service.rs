@@ -1,13 +1,14 @@
 //! What Milepost does: one method per wish, the same for every way in.
 //!
 //! [`Gateway`] is the face of this layer. Writes go through the `journal` (group commit), reads of one job's log
-//! through [`Follow`], whatever the transport; [`maintenance`] lets time pass.
+//! through [`Follow`], whatever the transport, of many jobs' states through [`Gateway::feed`]; [`maintenance`] lets time pass.
 
 mod backlog;
 mod claims;
 mod defaults;
 mod enqueue;
 mod error;
+mod feed;
 mod follow;
 mod gateway;
 mod heartbeat;
@@ -21,6 +22,7 @@ mod workers;
 pub use claims::Delivery;
 pub use enqueue::Enqueued;
 pub use error::ServiceError;
+pub use feed::{Fate, FeedCursor, FeedStep};
 pub use follow::{Cursor, Follow, Opening, Reader, ResetReason, Step};
 pub use gateway::{Gateway, Settings};
 pub use journal::{Appended, CancelAnswer};

@@ -33,8 +33,8 @@ pub use workers::{HeldJob, Sighting, Worker};
 use crate::domain::rules::Step;
 use crate::domain::waiting::WaitingFor;
 use crate::domain::{
-    CancelSignal, Clocks, Defaults, Event, Job, JobId, Json, LeaseSecret, Queue, QueueChange, QueueName, QueueSlot,
-    Record, State, Timestamp, WorkerName,
+    CancelSignal, Clocks, Defaults, Event, Identity, Interest, Job, JobId, Json, LeaseSecret, Queue, QueueChange,
+    QueueName, QueueSlot, Record, State, Timestamp, WorkerName,
 };
 
 /// What both stores can do. Every method is one statement or one named transaction.
@@ -411,7 +411,7 @@ impl Commit {
 #[derive(Debug, Default)]
 pub struct Committed {
     jobs: Vec<CommittedJob>,
-    removed: Vec<JobId>,
+    removed: Vec<Identity>,
 }
 
 /// A job as it is now in the store, with the events that were just stored.
@@ -450,7 +450,7 @@ impl Committed {
         Self { jobs, removed: Vec::new() }
     }
 
-    fn of_removed(removed: Vec<JobId>) -> Self {
+    fn of_removed(removed: Vec<Identity>) -> Self {
         Self { jobs: Vec::new(), removed }
     }
 
@@ -460,7 +460,7 @@ impl Committed {
     }
 
     /// Jobs that are gone.
-    pub fn removed(&self) -> &[JobId] {
+    pub fn removed(&self) -> &[Identity] {
         &self.removed
     }
 }
@@ -492,22 +492,22 @@ pub enum Part {
 /// Which jobs to list; empty lists and `None` mean "any".
 #[derive(Clone, Debug, Default)]
 pub struct JobFilter {
-    /// In this queue.
-    pub queue: Option<String>,
-    /// Of this kind.
-    pub kind: Option<String>,
-    /// About this.
-    pub subject: Option<String>,
+    /// By what never changes of them.
+    pub of: Interest,
     /// Failed, with this error code.
     pub error_code: Option<String>,
     /// In one of these states.
     pub states: Vec<State>,
     /// Not ended.
     pub active: bool,
+    /// Not ended, or after this instant.
+    pub active_or_finished_after: Option<Timestamp>,
     /// Created after this instant.
     pub created_after: Option<Timestamp>,
     /// Ended after this instant.
     pub finished_after: Option<Timestamp>,
+    /// Changed after this instant. No index knows it.
+    pub updated_after: Option<Timestamp>,
     /// Older than this job.
     pub before: Option<JobId>,
 }

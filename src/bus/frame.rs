@@ -78,8 +78,8 @@ pub fn encode_replay(events: &[Event], unnamed: bool) -> Bytes {
 pub struct Control<'a> {
     /// The event's name.
     pub name: &'a str,
-    /// Its id line.
-    pub id: Option<u64>,
+    /// Its id line: a seq, or the cursor of a feed.
+    pub id: Option<String>,
     /// Its `retry:` line, in milliseconds.
     pub retry_ms: Option<u64>,
 }
@@ -91,12 +91,12 @@ impl<'a> Control<'a> {
     }
 
     /// Encodes the frame. Unnamed, its data says what it is.
-    pub fn encode(&self, data: &impl Serialize, unnamed: bool) -> Bytes {
+    pub fn encode(&self, data: &(impl Serialize + ?Sized), unnamed: bool) -> Bytes {
         let mut out = BytesMut::new();
         if let Some(ms) = self.retry_ms {
             writeln!(out, "retry: {ms}").expect("memory takes all");
         }
-        if let Some(id) = self.id {
+        if let Some(id) = &self.id {
             writeln!(out, "id: {id}").expect("memory takes all");
         }
         if unnamed {

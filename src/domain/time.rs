@@ -29,6 +29,11 @@ impl Timestamp {
         Self::from_millis(self.0.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)))
     }
 
+    /// The instant `ms` milliseconds before this one.
+    pub fn minus_millis(self, ms: u64) -> Self {
+        Self::from_millis(self.0.saturating_sub(i64::try_from(ms).unwrap_or(i64::MAX)))
+    }
+
     /// Reads RFC 3339 with any offset; digits below the millisecond are dropped. `None` if it is not a time.
     pub fn parse(text: &str) -> Option<Self> {
         let instant = OffsetDateTime::parse(text, &Rfc3339).ok()?;

@@ -80,30 +80,46 @@ impl<S: Send + Sync> FromRequestParts<S> for WorkerPath {
     }
 }
 
-/// The query parameters of a request, each at most once and all of them known.
-pub struct Params(HashMap<String, String>);
+/// The query parameters of a request, all of them known, each at most once but for lists.
+pub struct Params {
+    single: HashMap<String, String>,
+    lists: HashMap<String, Vec<String>>,
+}
 
 impl Params {
     /// Reads the query of `parts`; refuses what is not in `known`.
     pub fn of(query: Option<&str>, known: &[&str]) -> Result<Self, ApiError> {
-        let mut params = HashMap::new();
+        Self::with_lists(query, known, &[])
+    }
+
+    /// As [`Self::of`]; those in `lists` may be given several times.
+    pub fn with_lists(query: Option<&str>, known: &[&str], lists: &[&str]) -> Result<Self, ApiError> {
+        let mut params = Self { single: HashMap::new(), lists: HashMap::new() };
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-            if !known.contains(&name.as_ref()) {
+            let is_list = lists.contains(&name.as_ref());
+            if !is_list && !known.contains(&name.as_ref()) {
                 return Err(ApiError::invalid_request(format!("unknown query parameter `{name}`")));
             }
             if value.contains('\0') {
                 return Err(ApiError::invalid_request(format!("query parameter `{name}` must not contain U+0000")));
             }
-            if params.insert(name.clone().into_owned(), value.into_owned()).is_some() {
+            if is_list {
+                params.lists.entry(name.into_owned()).or_default().push(value.into_owned());
+            } else if params.single.insert(name.clone().into_owned(), value.into_owned()).is_some() {
                 return Err(ApiError::invalid_request(format!("query parameter `{name}` is given more than once")));
             }
         }
-        Ok(Self(params))
+        Ok(params)
+    }
+
+    /// The values of a list; `None`, if it was not given.
+    pub fn list(&mut self, name: &str) -> Option<Vec<String>> {
+        self.lists.remove(name)
     }
 
     /// The parameter's value, if it was given.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+        self.single.get(name).map(String::as_str)
     }
 
     /// A whole number from `min`; more than `max` is capped.

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::error::ApiError;
 use super::extract::{JobPath, Params, Wait, cursor, is_not_modified};
 use super::{Api, ApiResult, json_response, schema};
-use crate::domain::{Job, JobId, State as JobState};
+use crate::domain::{Interest, Job, JobId, State as JobState};
 use crate::service::{Cursor, Reader};
 use crate::store::JobFilter;
 
@@ -174,7 +174,7 @@ pub(super) async fn list_jobs(State(api): State<Api>, RawQuery(query): RawQuery)
         "cursor",
     ];
     let params = Params::of(query.as_deref(), &KNOWN)?;
-    let text = |name| params.get(name).map(str::to_owned);
+    let texts = |name| params.get(name).map(str::to_owned).into_iter().collect();
     let mut states = Vec::new();
     for word in params.get("state").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
         let unknown = || ApiError::invalid_request(format!("`{word}` is not a state"));
@@ -186,12 +186,12 @@ pub(super) async fn list_jobs(State(api): State<Api>, RawQuery(query): RawQuery)
     };
     let wrong_cursor = || ApiError::invalid_request("query parameter `cursor` is not one that was given out");
     let filter = JobFilter {
-        queue: text("queue"),
-        kind: text("kind"),
-        subject: text("subject"),
-        error_code: text("error_code"),
+        of: Interest { queues: texts("queue"), kinds: texts("kind"), subjects: texts("subject"), jobs: None },
+        error_code: params.get("error_code").map(str::to_owned),
         states,
         active: params.flag("active")?,
+        active_or_finished_after: None,
+        updated_after: None,
         created_after: params.instant("created_after")?,
         finished_after: params.instant("finished_after")?,
         before: params.get("cursor").map(|text| read_cursor(text).ok_or_else(wrong_cursor)).transpose()?,

@@ -259,6 +259,21 @@ pub(super) struct JobPage {
     next: Option<String>,
 }
 
+/// A page of the feed.
+#[derive(ToSchema)]
+pub(super) struct FeedPage {
+    /// `invalid`, if the cursor could not be used; then everything is here, as without one.
+    reset: Option<String>,
+    /// Each is whole: what has changed since the cursor.
+    jobs: Vec<Job>,
+    /// Ids of jobs that are not there, or not any more.
+    gone: Vec<String>,
+    /// The `after` of the next page: opaque, visible ASCII, at most 64 characters. Usable for an hour.
+    next: String,
+    /// More jobs match than are here.
+    truncated: Option<bool>,
+}
+
 /// One entry of a log.
 #[derive(ToSchema)]
 pub(super) struct Event {

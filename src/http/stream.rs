@@ -54,6 +54,8 @@ pub enum Topic {
     },
     /// What a worker is told.
     Worker(WorkerName),
+    /// The states of jobs.
+    Feed,
 }
 
 /// What a stream carries after its first frame.

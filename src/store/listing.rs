@@ -1,13 +1,25 @@
 //! The one query that is put together at run time: a list of jobs by whatever was asked for.
 
+use serde::Serialize;
+
 use super::JobFilter;
 use super::row::JOB_COLUMNS;
 use crate::domain::{JobId, State};
+
+/// Every live job stands in one of these small tables; `jobs` itself has no index on the state.
+const LIVE_IDS: &str =
+    "select job_id from ready union all select job_id from later union all select job_id from leases";
 
 /// A value for a placeholder.
 pub(super) enum Bind {
     Text(String),
     Integer(i64),
+}
+
+impl Bind {
+    fn of_list(list: &[impl Serialize]) -> Self {
+        Self::Text(serde_json::to_string(list).expect("texts and ids"))
+    }
 }
 
 /// How a database writes what the two write differently. Each is given a placeholder.
@@ -17,6 +29,10 @@ pub(super) struct Dialect {
     pub id: fn(&str) -> String,
     /// An instant, bound as milliseconds since the epoch.
     pub instant: fn(&str) -> String,
+    /// The texts of a JSON array, as a list to look a text up in.
+    pub texts: fn(&str) -> String,
+    /// The same for ids.
+    pub ids: fn(&str) -> String,
 }
 
 /// The query, with its values in the order of their placeholders.
@@ -33,27 +49,47 @@ pub(super) fn query(filter: &JobFilter, limit: u32, dialect: &Dialect) -> (Strin
         binds.push(value);
         (dialect.placeholder)(binds.len())
     };
-    for (table, column, value) in [
-        (table, "queue", &filter.queue),
-        ("jobs", "kind", &filter.kind),
-        ("jobs", "subject", &filter.subject),
-        ("dead", "error_code", &filter.error_code),
+    let code: Vec<String> = filter.error_code.iter().cloned().collect();
+    for (table, column, values) in [
+        (table, "queue", &filter.of.queues),
+        ("jobs", "kind", &filter.of.kinds),
+        ("jobs", "subject", &filter.of.subjects),
+        ("dead", "error_code", &code),
     ] {
-        if let Some(value) = value {
-            sql += &format!(" and {table}.{column} = {}", bind(Bind::Text(value.clone())));
+        match values.as_slice() {
+            [] => {}
+            [value] => sql += &format!(" and {table}.{column} = {}", bind(Bind::Text(value.clone()))),
+            // One parameter, however many there are: the statement stays the same.
+            several => sql += &format!(" and {table}.{column} in {}", (dialect.texts)(&bind(Bind::of_list(several)))),
         }
+    }
+    if let Some(jobs) = &filter.of.jobs {
+        sql += &format!(" and {table}.job_id in {}", (dialect.ids)(&bind(Bind::of_list(jobs))));
     }
     if !filter.states.is_empty() {
         // Our own words: nothing of the caller's goes into the text.
         let words: Vec<String> = filter.states.iter().map(|state| format!("'{state}'")).collect();
         sql += &format!(" and jobs.state in ({})", words.join(", "));
     }
-    if filter.active && filter.subject.is_some() {
-        sql += " and jobs.state in ('scheduled', 'queued', 'running', 'retrying')";
+    let is_few = !filter.of.subjects.is_empty() || filter.of.jobs.is_some();
+    if filter.active && is_few {
+        sql += " and jobs.finished_at is null";
     } else if filter.active {
-        // Every live job stands in one of these small tables; `jobs` itself has no index on the state.
-        sql += " and jobs.job_id in (select job_id from ready union all select job_id from later \
-                union all select job_id from leases)";
+        sql += &format!(" and jobs.job_id in ({LIVE_IDS})");
+    }
+    if let Some(after) = filter.active_or_finished_after {
+        let instant = bind(Bind::Integer(after.as_millis()));
+        let instant = (dialect.instant)(&instant);
+        sql += &match is_few {
+            true => format!(" and (jobs.finished_at is null or jobs.finished_at > {instant})"),
+            false => format!(
+                " and jobs.job_id in ({LIVE_IDS} union all select job_id from jobs where finished_at > {instant})"
+            ),
+        };
+    }
+    if let Some(after) = filter.updated_after {
+        let instant = bind(Bind::Integer(after.as_millis()));
+        sql += &format!(" and jobs.updated_at > {}", (dialect.instant)(&instant));
     }
     if let Some(after) = filter.created_after {
         // Ids grow with time: the primary key leads to the place, the column decides.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::domain::dispatch::{Candidate, QueueState};
 use crate::domain::{
-    Clocks, Defaults, Ending, Event, EventType, Handouts, Job, JobId, Json, Pause, Policy, Queue, QueueCounts,
-    QueueName, QueueSettings, QueueSlot, Record, State, Tally, Timestamp, WorkerName,
+    Clocks, Defaults, Ending, Event, EventType, Handouts, Identity, Job, JobId, Json, Pause, Policy, Queue,
+    QueueCounts, QueueName, QueueSettings, QueueSlot, Record, State, Tally, Timestamp, WorkerName,
 };
 
 use super::claim::Picked;
@@ -90,6 +90,16 @@ pub(super) fn job(row: &impl Columns) -> Result<Job, StoreError> {
         output_after_seq: integer("output_after_seq")? as u64,
         enqueued_at: instant("enqueued_at")?,
         cancel_reason: row.text("cancel_reason")?,
+    })
+}
+
+/// What is left of a job that was removed.
+pub(super) fn identity(row: &impl Columns) -> Result<Identity, StoreError> {
+    Ok(Identity {
+        id: row.id("job_id")?,
+        queue: name(row, "queue")?,
+        kind: name(row, "kind")?,
+        subject: row.text("subject")?,
     })
 }
 

@@ -315,10 +315,23 @@ fn lists_filter_and_page_newest_first() {
             jobs.iter().map(place).collect::<Vec<_>>()
         };
         let text = |text: &str| Some(text.to_owned());
+        let texts = |text: &str| text.split(' ').map(str::to_owned).collect();
         assert_eq!(list(JobFilter::default()).await, [5, 4, 3, 2]);
         assert_eq!(list(JobFilter { before: Some(records[2].job.id), ..JobFilter::default() }).await, [1, 0]);
-        assert_eq!(list(JobFilter { kind: text("even"), ..JobFilter::default() }).await, [4, 2, 0]);
-        assert_eq!(list(JobFilter { subject: text("s0"), active: true, ..JobFilter::default() }).await, [3]);
+        assert_eq!(
+            list(JobFilter { of: Interest { kinds: texts("even"), ..Interest::default() }, ..JobFilter::default() })
+                .await,
+            [4, 2, 0]
+        );
+        assert_eq!(
+            list(JobFilter {
+                of: Interest { subjects: texts("s0"), ..Interest::default() },
+                active: true,
+                ..JobFilter::default()
+            })
+            .await,
+            [3]
+        );
         assert_eq!(
             list(JobFilter { active: true, before: Some(records[3].job.id), ..JobFilter::default() }).await,
             [2, 1]
@@ -327,10 +340,32 @@ fn lists_filter_and_page_newest_first() {
             list(JobFilter { states: vec![State::Completed, State::Queued], ..JobFilter::default() }).await,
             [5, 0]
         );
-        assert_eq!(list(JobFilter { queue: text("other"), ..JobFilter::default() }).await, [0; 0]);
+        assert_eq!(
+            list(JobFilter { of: Interest { queues: texts("other"), ..Interest::default() }, ..JobFilter::default() })
+                .await,
+            [0; 0]
+        );
         let after = Some(records[3].job.created_at);
         assert_eq!(list(JobFilter { created_after: after, ..JobFilter::default() }).await, [5, 4]);
         assert_eq!(list(JobFilter { finished_after: after, ..JobFilter::default() }).await, [0]);
+        let several = Interest { subjects: texts("s0 s1"), kinds: texts("even odd"), ..Interest::default() };
+        assert_eq!(list(JobFilter { of: several.clone(), ..JobFilter::default() }).await, [4, 3, 1, 0]);
+        let two = Interest { jobs: Some(vec![records[1].job.id, records[4].job.id]), ..Interest::default() };
+        assert_eq!(list(JobFilter { of: two, ..JobFilter::default() }).await, [4, 1]);
+        let ended =
+            bench.store.list(&JobFilter { finished_after: after, ..JobFilter::default() }, 1).await.expect("works");
+        let ended_at = ended[0].finished_at.expect("it has ended");
+        let before_it = Timestamp::from_millis(ended_at.as_millis() - 1);
+        for of in [Interest::default(), several] {
+            let shown = async |since| {
+                list(JobFilter { of: of.clone(), active_or_finished_after: Some(since), ..JobFilter::default() }).await
+            };
+            assert!(shown(before_it).await.len() == 4);
+            assert!(!shown(ended_at).await.contains(&0));
+        }
+        let since = JobFilter { active_or_finished_after: Some(before_it), ..JobFilter::default() };
+        assert_eq!(list(JobFilter { before: Some(records[2].job.id), ..since.clone() }).await, [1, 0]);
+        assert_eq!(list(JobFilter { updated_after: Some(before_it), ..since }).await, [0]);
 
         let fails = |code: &str| json!({"type": "failed", "data": {"code": code, "message": "m"}});
         bench
@@ -343,14 +378,31 @@ fn lists_filter_and_page_newest_first() {
         let failed = || JobFilter { states: vec![State::Failed], ..JobFilter::default() };
         let before = Some(records[3].job.id);
         assert_eq!(list(failed()).await, [3, 2, 1]);
-        assert_eq!(list(JobFilter { before, queue: text("q"), ..failed() }).await, [2, 1]);
-        assert_eq!(list(JobFilter { kind: text("odd"), subject: text("s1"), ..failed() }).await, [1]);
+        assert_eq!(
+            list(JobFilter { of: Interest { queues: texts("q"), ..Interest::default() }, before, ..failed() }).await,
+            [2, 1]
+        );
+        assert_eq!(
+            list(JobFilter {
+                of: Interest { kinds: texts("odd"), subjects: texts("s1"), ..Interest::default() },
+                ..failed()
+            })
+            .await,
+            [1]
+        );
         assert_eq!(list(JobFilter { active: true, ..failed() }).await, [0; 0]);
         assert_eq!(list(JobFilter { created_after: Some(records[1].job.created_at), ..failed() }).await, [3, 2]);
         let with_code = |code| JobFilter { error_code: text(code), ..JobFilter::default() };
         assert_eq!(list(with_code("c")).await, [2, 1]);
-        assert_eq!(list(JobFilter { queue: text("q"), before, ..with_code("c") }).await, [2, 1]);
-        assert_eq!(list(JobFilter { queue: text("other"), ..with_code("c") }).await, [0; 0]);
+        assert_eq!(
+            list(JobFilter { of: Interest { queues: texts("q"), ..Interest::default() }, before, ..with_code("c") })
+                .await,
+            [2, 1]
+        );
+        assert_eq!(
+            list(JobFilter { of: Interest { queues: texts("other"), ..Interest::default() }, ..with_code("c") }).await,
+            [0; 0]
+        );
         assert_eq!(list(JobFilter { states: vec![State::Completed], ..with_code("c") }).await, [0; 0]);
     });
 }
@@ -408,7 +460,7 @@ fn removal_takes_ended_jobs_at_their_seq_and_nothing_else() {
         assert_eq!(bench.store.retired(600_000, 10).await.expect("the store works"), []);
         assert_eq!(bench.store.retired(0, 10).await.expect("the store works"), [(ended.job.id, 3)]);
         let removed = bench.store.remove(&[(live.job.id, 2), (ended.job.id, 3)]).await.expect("the store works");
-        assert_eq!(removed.removed(), [ended.job.id]);
+        assert_eq!(removed.removed().iter().map(|job| job.id).collect::<Vec<_>>(), [ended.job.id]);
         assert_eq!(bench.log(ended.job.id).await, []);
         assert_eq!(bench.store.part(ended.job.id, Part::Payload).await.expect("the store works"), None);
         assert_eq!(bench.log(live.job.id).await.len(), 2);

@@ -26,6 +26,7 @@ mod enqueue;
 mod errors;
 mod examples;
 mod expiry;
+mod feed;
 mod forward;
 mod hang_up;
 mod harness;

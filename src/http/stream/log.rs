@@ -98,14 +98,14 @@ fn write_opening(out: &mut BytesMut, opening: &Opening, unnamed: bool) {
     }
     // An id counts once its frame is whole. So it stands on the last frame of the opening: a cut before that gives a
     // fresh opening, not lost text.
-    let state_id = output.is_none().then_some(job.seq);
+    let state_id = output.is_none().then(|| job.seq.to_string());
     out.extend_from_slice(&Control { id: state_id, ..Control::named("state") }.encode(&**job, unnamed));
     if let Some(output) = output {
         let mut data = json!({"offset": output.offset, "text": output.text});
         if output.offset > 0 {
             data["truncated"] = true.into();
         }
-        let frame = Control { id: Some(job.seq), ..Control::named("output") };
+        let frame = Control { id: Some(job.seq.to_string()), ..Control::named("output") };
         out.extend_from_slice(&frame.encode(&json!({"type": "output", "data": data}), unnamed));
     }
 }

@@ -125,6 +125,8 @@ const DIALECT: Dialect = Dialect {
     placeholder: |n| format!("${n}"),
     id: |value| format!("{value}::uuid"),
     instant: |value| format!("to_timestamp({value}::double precision / 1000)"),
+    texts: |value| format!("(select json_array_elements_text({value}::json))"),
+    ids: |value| format!("(select json_array_elements_text({value}::json)::uuid)"),
 };
 
 pub(super) async fn list(pool: &PgPool, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError> {

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::begin;
 use crate::domain::{JobId, State, Timestamp, rules};
-use crate::store::row::{policy_text, progress_text, text};
+use crate::store::row::{self, policy_text, progress_text, text};
 use crate::store::{
     Batch, Change, Commit, Committed, IDEMPOTENCY_MS, LeaseGuard, Remembered, StoreError, UniqueKey, Waiting, lane,
 };
@@ -525,7 +525,7 @@ async fn hold_queues(connection: &mut PgConnection, changes: &[Change]) -> Resul
     holds.sort();
     for (queue, ms) in holds {
         sqlx::query(
-            "update queues set held_until = greatest(held_until, now() + $2 * interval '1 ms') where queue = $1",
+            "update queues set held_until = greatest(held_until, clock_timestamp() + $2 * interval '1 ms') where queue = $1",
         )
         .bind(queue)
         .bind(ms as f64)
@@ -558,22 +558,24 @@ async fn store_results(connection: &mut PgConnection, changes: &[Change]) -> Res
 
 pub(super) async fn remove(pool: &PgPool, jobs: &[(JobId, u64)]) -> Result<Committed, StoreError> {
     let mut transaction = begin(pool).await?;
-    let removed: Vec<Uuid> = sqlx::query_scalar(
+    let rows = sqlx::query(
         "delete from jobs j using unnest($1::uuid[], $2::bigint[]) as gone (job_id, seq)
-         where j.job_id = gone.job_id and j.seq = gone.seq and j.finished_at is not null returning j.job_id",
+         where j.job_id = gone.job_id and j.seq = gone.seq and j.finished_at is not null
+         returning j.job_id, j.queue, j.kind, j.subject",
     )
     .bind(jobs.iter().map(|(id, _)| id.as_uuid()).collect::<Vec<_>>())
     .bind(jobs.iter().map(|(_, seq)| *seq as i64).collect::<Vec<_>>())
     .fetch_all(&mut *transaction)
     .await?;
+    let removed = rows.iter().map(row::identity).collect::<Result<Vec<_>, _>>()?;
     sqlx::query(
         "with e as (delete from events where job_id = any($1)), s as (delete from specs where job_id = any($1)),
              d as (delete from dead where job_id = any($1))
          delete from results where job_id = any($1)",
     )
-    .bind(&removed)
+    .bind(removed.iter().map(|job| job.id.as_uuid()).collect::<Vec<_>>())
     .execute(&mut *transaction)
     .await?;
     transaction.commit().await?;
-    Ok(Committed::of_removed(removed.into_iter().map(JobId::from_uuid).collect()))
+    Ok(Committed::of_removed(removed))
 }

@@ -108,7 +108,13 @@ pub(super) async fn part(pool: &SqlitePool, id: JobId, part: Part) -> Result<Opt
     row.map_or(Ok(None), |row| row::json(&row, "part"))
 }
 
-const DIALECT: Dialect = Dialect { placeholder: |n| format!("?{n}"), id: str::to_owned, instant: str::to_owned };
+const DIALECT: Dialect = Dialect {
+    placeholder: |n| format!("?{n}"),
+    id: str::to_owned,
+    instant: str::to_owned,
+    texts: |value| format!("(select value from json_each({value}))"),
+    ids: |value| format!("(select value from json_each({value}))"),
+};
 
 pub(super) async fn list(pool: &SqlitePool, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError> {
     let (sql, binds) = listing::query(filter, limit, &DIALECT);

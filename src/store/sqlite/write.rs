@@ -6,7 +6,7 @@ use sqlx::SqliteConnection;
 
 use super::script::{Script, json};
 use crate::domain::{JobId, State, Timestamp, rules};
-use crate::store::row::{policy_text, progress_text, text};
+use crate::store::row::{self, policy_text, progress_text, text};
 use crate::store::{Batch, Change, Committed, IDEMPOTENCY_MS, LeaseGuard, StoreError, UniqueKey, Waiting, lane};
 
 /// Carries the batch out. `false`: a guard failed, and the transaction must be rolled back.
@@ -423,21 +423,23 @@ fn store_results(script: &mut Script, changes: &[Change]) {
 /// Deletes jobs that have ended and are still at the given seq.
 pub(super) async fn remove(connection: &mut SqliteConnection, jobs: &[(JobId, u64)]) -> Result<Committed, StoreError> {
     let asked = serde_json::to_string(jobs).expect("ids and numbers");
-    let removed: Vec<String> = sqlx::query_scalar(
+    let rows = sqlx::query(
         "delete from jobs where finished_at is not null
-             and (job_id, seq) in (select value ->> 0, value ->> 1 from jsonb_each(?)) returning job_id",
+             and (job_id, seq) in (select value ->> 0, value ->> 1 from jsonb_each(?))
+         returning job_id, queue, kind, subject",
     )
     .bind(asked)
     .fetch_all(&mut *connection)
     .await?;
-    let removed: Vec<JobId> = removed.iter().filter_map(|id| JobId::parse(id)).collect();
+    let removed = rows.iter().map(row::identity).collect::<Result<Vec<_>, _>>()?;
+    let ids: Vec<JobId> = removed.iter().map(|job| job.id).collect();
     for sql in [
         "delete from events where job_id in (select value from jsonb_each(?))",
         "delete from specs where job_id in (select value from jsonb_each(?))",
         "delete from results where job_id in (select value from jsonb_each(?))",
         "delete from dead where job_id in (select value from jsonb_each(?))",
     ] {
-        run(connection, sql, &removed).await?;
+        run(connection, sql, &ids).await?;
     }
     Ok(Committed::of_removed(removed))
 }

@@ -17,13 +17,19 @@ pub struct Stream {
     waiting: VecDeque<Frame>,
     last_id: Option<u64>,
     after_reset: bool,
+    is_feed: bool,
 }
 
 impl Stream {
     pub(super) fn new(connection: Connection, head: Head, method: &str) -> Self {
         let framing = Framing::of(&head, method);
         let (raw, waiting, parser) = (Vec::new(), VecDeque::new(), Parser::default());
-        Self { head, raw, connection, framing, parser, waiting, last_id: None, after_reset: false }
+        Self { head, raw, connection, framing, parser, waiting, last_id: None, after_reset: false, is_feed: false }
+    }
+
+    /// A feed's ids are cursors that only the gateway reads.
+    pub fn of_feed(self) -> Self {
+        Self { is_feed: true, ..self }
     }
 
     /// The next frame; `None` when the answer has ended cleanly, which must be between two frames.
@@ -45,7 +51,10 @@ impl Stream {
 
     fn judge(&mut self, frame: &Frame) {
         frame.assert_shape();
-        if let Some(id) = &frame.id {
+        if let Some(id) = frame.id.as_ref().filter(|_| self.is_feed) {
+            let is_opaque = id.len() <= 64 && id.bytes().all(|byte| byte.is_ascii_graphic());
+            assert!(is_opaque && ["state", "gone"].contains(&frame.kind().as_str()), "{frame:?}");
+        } else if let Some(id) = &frame.id {
             let seq = id.parse::<u64>().unwrap_or_else(|_| panic!("an id that is no seq: {id:?}"));
             let backwards_is_right = std::mem::take(&mut self.after_reset);
             assert!(backwards_is_right || self.last_id.is_none_or(|last| last < seq), "ids fall: {}", self.tail());
