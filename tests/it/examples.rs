@@ -1,13 +1,11 @@
 //! The workers of `examples/`: right by construction, however they end and whatever becomes of the gateway.
 
-use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
-use nix::sys::signal::{SigHandler, Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 use crate::harness::*;
 
@@ -44,11 +42,11 @@ async fn with_each(server: Server, scene: impl AsyncFn(Stage)) {
 
 impl Stage {
     /// A worker whose lease outlasts any pause of this machine.
-    fn worker(&self) -> Worker {
+    fn worker(&self) -> Session {
         self.worker_with_lease(Duration::from_secs(30))
     }
 
-    fn worker_with_lease(&self, lease: Duration) -> Worker {
+    fn worker_with_lease(&self, lease: Duration) -> Session {
         let [program, file] = self.example;
         let mut command = Command::new(program);
         command
@@ -59,7 +57,7 @@ impl Stage {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        Worker::start(command)
+        Session::start(command)
     }
 
     /// A job of so many steps of so many milliseconds.
@@ -72,67 +70,6 @@ impl Stage {
         spec["queue"] = self.queue.as_str().into();
         self.server.job(spec).await
     }
-}
-
-/// A running example: a session of its own, which ends as a container ends, with all its processes.
-struct Worker {
-    child: Child,
-    session: Pid,
-}
-
-impl Worker {
-    fn start(mut command: Command) -> Self {
-        // SAFETY: all three are async-signal-safe and touch nothing but the new process.
-        unsafe {
-            command.pre_exec(|| {
-                nix::sys::signal::signal(Signal::SIGHUP, SigHandler::SigDfl)?;
-                nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-                nix::unistd::setsid()?;
-                Ok(())
-            });
-        }
-        let child = command.spawn().expect("the example starts");
-        let session = Pid::from_raw(child.id().expect("it was not waited for") as i32);
-        Self { child, session }
-    }
-
-    /// As `kill` and a supervisor do: to the one process that was started. It must end well by itself.
-    async fn terminate(mut self) {
-        kill(self.session, Signal::SIGTERM).expect("our child takes a signal");
-        let status = within(PATIENCE, "the end of the worker", self.child.wait()).await;
-        assert_eq!(status.expect("our child can be waited for").code(), Some(0));
-        eventually(PATIENCE, "the end of its processes", async || self.members().is_empty().then_some(())).await;
-    }
-
-    /// To everything that it has started, too.
-    fn signal_all(&self, signal: Signal) {
-        for member in self.members() {
-            let _gone_already = kill(member, signal);
-        }
-    }
-
-    fn members(&self) -> Vec<Pid> {
-        let processes = fs::read_dir("/proc").expect("Linux lists its processes").flatten();
-        let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        ids.filter(|id| session_of(*id) == Some(self.session)).map(Pid::from_raw).collect()
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // One of them may just be starting another.
-        while !self.members().is_empty() {
-            self.signal_all(Signal::SIGKILL);
-        }
-    }
-}
-
-/// The session of a process that has not ended.
-fn session_of(id: i32) -> Option<Pid> {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let fields: Vec<&str> = fields.split(' ').collect();
-    if fields[0] == "Z" { None } else { fields[3].parse().ok().map(Pid::from_raw) }
 }
 
 /// The job has reported its first step.
