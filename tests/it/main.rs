@@ -1,5 +1,6 @@
 //! The contract, held against the real binary over real HTTP: one file per promise, every promise on both stores.
 
+mod adapters;
 mod append;
 mod batch;
 mod callbacks;
