@@ -1,4 +1,5 @@
 #!/usr/bin/env node
+// @ts-check
 // A worker in Node, with fetch alone: `MILEPOST_URL=http://127.0.0.1:8080 worker.mjs QUEUE [NAME]`.
 
 import { randomUUID } from "node:crypto";
@@ -9,7 +10,9 @@ const url = process.env.MILEPOST_URL ?? "http://127.0.0.1:8080";
 const leaseMs = Number(process.env.LEASE_MS ?? 30_000);
 const [queue = "default", worker = `node-${process.pid}`] = process.argv.slice(2);
 
-/** The work itself, here so many steps of so long. What it returns is the Outcome. */
+/** @typedef {(payload: any, append: (...events: object[]) => Promise<void>, signal: AbortSignal) => Promise<object>} Work */
+
+/** The work itself, here so many steps of so long. What it returns is the Outcome. @type {Work} */
 async function work({ steps = 5, step_ms = 200 }, append, signal) {
   if (!Number.isInteger(steps)) throw new TypeError("steps is no whole number");
   for (let step = 1; step <= steps; step++) {
@@ -20,20 +23,27 @@ async function work({ steps = 5, step_ms = 200 }, append, signal) {
   return { items: steps, data: { steps } };
 }
 
-/** The answer, or null if the job is no longer ours. The key makes it safe to repeat until there is an answer. */
+/**
+ * The answer, or null if the job is no longer ours. The key makes it safe to repeat until there is an answer.
+ * @param {string} path @param {object} body @param {string} [lease] @param {AbortSignal} [signal]
+ */
 async function post(path, body, lease = "", signal) {
+  /** @type {Record<string, string>} */
   const headers = { "Content-Type": "application/json", "Lease-Token": lease };
-  if (body.length !== 0) headers["Idempotency-Key"] = randomUUID(); // Heartbeats need none.
+  if (!path.includes("?wait_ms")) headers["Idempotency-Key"] = randomUUID(); // Heartbeats need none.
   for (;; await sleep(1000, undefined, { signal })) {
-    const answer = await fetch(url + path, { method: "POST", headers, body: JSON.stringify(body), signal }).catch(() => null);
+    const request = { method: "POST", headers, body: JSON.stringify(body), signal };
+    const answer = await fetch(url + path, request).catch(() => null);
     const said = await answer?.json().catch(() => null); // Neither: the gateway is away, or restarts.
-    if (said && answer.ok) return said;
-    if (said && [404, 409].includes(answer.status)) return null;
-    if (said && answer.status < 500 && answer.status !== 429) throw new Error(`${path}: ${said.detail}`);
+    if (!answer || !said || answer.status >= 500 || answer.status === 429) continue;
+    if (answer.ok) return said;
+    if ([404, 409].includes(answer.status)) return null;
+    throw new Error(`${path}: ${said.detail}`);
   }
 }
 
-let stop = null; // Of the job at hand; its reason is the type of the event that ends the run.
+/** @type {AbortController | null} Of the job at hand; its reason is the type of the event that ends the run. */
+let stop = null;
 let leaving = false;
 process.on("SIGTERM", () => {
   leaving = true;
@@ -41,6 +51,7 @@ process.on("SIGTERM", () => {
   stop.abort("released");
 });
 
+/** @param {any} job @param {string} lease @param {AbortController} stop @param {Work} work */
 async function run(job, lease, stop, work) {
   const events = `/v1/jobs/${job.id}/events`;
   // Heartbeat and cancel signal in one: the answer comes early when there is something to say.
@@ -50,6 +61,7 @@ async function run(job, lease, stop, work) {
     while (said && !said.cancel_requested);
     stop.abort(said ? "cancelled" : "lost");
   };
+  /** @type {Parameters<Work>[1]} */
   const append = async (...added) => {
     if (!(await post(events, added, lease))) stop.abort("lost");
     stop.signal.throwIfAborted();
@@ -58,7 +70,7 @@ async function run(job, lease, stop, work) {
   let end;
   try {
     end = { type: "completed", data: await work(job.payload ?? {}, append, stop.signal) };
-  } catch (error) {
+  } catch (/** @type {any} */ error) {
     end = { type: "failed", data: { code: "exception", message: String(error), ...error.failure } };
     if (stop.signal.aborted) end = { type: stop.signal.reason };
   }
@@ -66,7 +78,7 @@ async function run(job, lease, stop, work) {
   stop.abort("done");
 }
 
-/** Does the jobs of a queue, one at a time, until SIGTERM. */
+/** Does the jobs of a queue, one at a time, until SIGTERM. @param {Work} work */
 export async function serve(work) {
   while (!leaving) {
     const { jobs } = await post("/v1/claims", { queues: [queue], worker, wait_ms: 30_000, lease_ms: leaseMs });

@@ -37,6 +37,7 @@ mod layers;
 mod leases;
 mod limits;
 mod list;
+mod llm;
 mod nodes;
 mod open_mode;
 mod openapi;
