@@ -4,6 +4,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
@@ -16,6 +17,7 @@ on_both_stores!(
     the_last_failure_is_final,
     a_cancel_stops_the_run_and_it_is_not_tried_again,
     a_gateway_that_is_away_hinders_nobody_and_learns_of_it_later,
+    a_worker_that_ends_waits_a_little_for_its_reports,
     a_killed_worker_is_noticed_by_its_silence,
 );
 
@@ -162,13 +164,11 @@ impl Redis {
 
 async fn a_run_is_shown_from_its_start_to_its_end(store: Store) {
     with_each(store.shared().await, async |stage| {
-        let worker = stage.worker();
+        let _worker = stage.worker();
         let id = stage.add("steps", json!({"steps": 3})).await;
         assert_eq!(stage.wait(&id).await, stage.adapter.done);
-        // It ends when everything is reported.
-        worker.terminate().await;
         let run = stage.run(&id).await;
-        let state = run.state().await;
+        let (state, _) = run.ended().await;
         assert_eq!((&state["state"], &state["outcome"]["ok"]), (&json!("completed"), &json!(true)));
         assert_eq!((&state["queue"], &state["tracked"]), (&json!(stage.queue), &json!(true)));
         assert!(text(&state["kind"]).ends_with("steps"), "{state}");
@@ -251,6 +251,33 @@ async fn a_gateway_that_is_away_hinders_nobody_and_learns_of_it_later(store: Sto
         }
         away.wait().await;
         let (state, _) = stage.run(&id).await.ended().await;
+        assert_eq!(state["state"], "completed", "{}: {state}", stage.adapter.name);
+    })
+    .await;
+}
+
+async fn a_worker_that_ends_waits_a_little_for_its_reports(store: Store) {
+    let server = store.serve(&[]).await;
+    let halted = tokio::sync::Barrier::new(ADAPTERS.len());
+    with_each(server.clone(), async |stage| {
+        let worker = stage.worker();
+        let warm = stage.add("steps", json!({"steps": 1})).await;
+        stage.run(&warm).await.ended().await;
+        if halted.wait().await.is_leader() {
+            kill(server.pid(), Signal::SIGSTOP).expect("our child takes a signal");
+        }
+        halted.wait().await;
+        let id = stage.add("steps", json!({"steps": 1})).await;
+        assert_eq!(stage.wait(&id).await, stage.adapter.done);
+        let ends = worker.terminate();
+        let goes_on = async {
+            halted.wait().await;
+            // Time for a worker that does not wait to be gone.
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            kill(server.pid(), Signal::SIGCONT).expect("our child takes a signal");
+        };
+        tokio::join!(ends, goes_on);
+        let state = stage.run(&id).await.state().await;
         assert_eq!(state["state"], "completed", "{}: {state}", stage.adapter.name);
     })
     .await;

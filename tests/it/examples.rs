@@ -1,5 +1,6 @@
 //! The workers of `examples/`: right by construction, however they end and whatever becomes of the gateway.
 
+use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ on_both_stores!(
     sigterm_of_an_idle_worker_ends_it_and_its_claim,
     sigkill_costs_an_attempt_and_stores_one_result,
     stalled_worker_says_nothing_about_a_job_it_has_lost,
+    lost_answers_double_nothing,
     restart_of_the_gateway_loses_and_doubles_nothing,
 );
 
@@ -47,12 +49,16 @@ impl Stage {
     }
 
     fn worker_with_lease(&self, lease: Duration) -> Session {
+        self.worker_at(self.server.address(), lease)
+    }
+
+    fn worker_at(&self, gateway: SocketAddr, lease: Duration) -> Session {
         let [program, file] = self.example;
         let mut command = Command::new(program);
         command
             .arg(format!("{}/examples/{file}", env!("CARGO_MANIFEST_DIR")))
             .args([&self.queue, file])
-            .env("MILEPOST_URL", format!("http://{}", self.server.address()))
+            .env("MILEPOST_URL", format!("http://{gateway}"))
             .env("LEASE_MS", lease.as_millis().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -128,7 +134,7 @@ async fn exception_fails_the_job(store: Store) {
 
 async fn cancel_stops_the_work_in_the_middle_of_a_step(store: Store) {
     with_each(store.shared().await, async |stage| {
-        let _worker = stage.worker();
+        let worker = stage.worker();
         let job = stage.job([1, 60_000]).await;
         job.until("a worker", PATIENCE, |state| state["state"] == "running").await;
         // Let it get to work: nothing but the held heartbeat can tell it.
@@ -140,6 +146,8 @@ async fn cancel_stops_the_work_in_the_middle_of_a_step(store: Store) {
         assert_eq!(job.types().await, ["queued", "started", "cancel_requested", "cancelled"]);
         let next = stage.job([1, 10]).await;
         assert_done(&next, [1, 10], 1).await;
+        // Nothing of the long step goes on, or the worker would not end.
+        worker.terminate().await;
     })
     .await;
 }
@@ -208,6 +216,16 @@ async fn stalled_worker_says_nothing_about_a_job_it_has_lost(store: Store) {
         // It has noticed, and is there for others.
         let other = stage.job([1, 10]).await;
         assert_eq!(assert_done(&other, [1, 10], 1).await, ["queued"]);
+    })
+    .await;
+}
+
+async fn lost_answers_double_nothing(store: Store) {
+    with_each(store.shared().await, async |stage| {
+        let _worker = stage.worker_at(lossy(stage.server.address()).await, Duration::from_secs(30));
+        let jobs = [stage.job([2, 10]).await, stage.job([1, 10]).await];
+        assert_eq!(assert_done(&jobs[0], [2, 10], 1).await, ["queued"]);
+        assert_eq!(assert_done(&jobs[1], [1, 10], 1).await, ["queued"]);
     })
     .await;
 }
