@@ -119,13 +119,17 @@ class Run {
    */
   constructor(url, spec, cancel, goesOn) {
     this.#url = url;
-    if (runs.size >= MAX_RUNS) return;
+    if (runs.size >= MAX_RUNS) {
+      process.emitWarning(`${spec.subject} is not reported: ${MAX_RUNS} others wait for ${url}`);
+      return;
+    }
     runs.add(this);
-    const warn = (/** @type {Error} */ error) => process.emitWarning(`${spec.subject} is not reported: ${error.message}`);
-    this.over = this.#report(spec, cancel, goesOn).catch(warn).finally(() => {
-      this.#isOver = true;
-      runs.delete(this);
-    });
+    this.over = this.#report(spec, cancel, goesOn)
+      .catch((error) => process.emitWarning(`${spec.subject} is not reported: ${error.message}`))
+      .finally(() => {
+        this.#isOver = true;
+        runs.delete(this);
+      });
   }
 
   /** @param {string} type @param {Record<string, unknown>} data */
@@ -203,9 +207,11 @@ class Run {
       const request = { method: "POST", headers, body: JSON.stringify(body), signal: AbortSignal.timeout(30_000) };
       const answer = await fetch(this.#url + path, request).catch(() => null);
       const said = await answer?.json().catch(() => null); // Neither: the gateway is away, or restarts.
-      if (answer?.ok && said) return said;
-      if (answer && [404, 409].includes(answer.status)) return null;
-      if (answer && answer.status < 500 && ![200, 429].includes(answer.status)) throw new Refused(said?.detail ?? answer.statusText);
+      if (answer && said && answer.status < 500 && answer.status !== 429) {
+        if (answer.ok) return said;
+        if ([404, 409].includes(answer.status)) return null;
+        throw new Refused(said.detail);
+      }
       await sleep(1_000);
     }
     throw new Error(`${this.#url} was away for too long`);

@@ -74,7 +74,7 @@ def ended(task_id, state, retval, **_):
     if state == "SUCCESS":
         run.end("completed", **tracked.outcome(retval))
     elif state == "RETRY":
-        run.end("failed", code="retry", message=str(retval.exc or retval), details={"tried_again": str(retval.humanize())})
+        run.end("failed", code="retry", message=str(retval.exc or retval), details={"again": retval.humanize()})
     elif state == "FAILURE":
         run.end("failed", code=tracked.name(type(retval).__name__), message=str(retval), retryable=False)
     else:
@@ -83,13 +83,13 @@ def ended(task_id, state, retval, **_):
 
 @signals.task_revoked.connect
 def revoked(sender, request, terminated, expired, **_):
-    """In the worker's main process: the one that ran the task, if any did, has been killed and can say nothing more."""
+    """In the worker's main process. The one that ran the task, if any did, has been killed and says nothing more."""
     if isinstance(sender, TrackedTask):
         run = open_run(sender, request, starts=False)
         run.end("cancelled", reason="expired" if expired else "terminated" if terminated else "revoked")
 
 
 @signals.worker_process_shutdown.connect
-@signals.worker_shutdown.connect
 def settle(**_):
+    """These processes end without `atexit`."""
     tracked.settle()

@@ -53,7 +53,7 @@ class Run:
     """One tracked job. Whoever opens a run under the same key reports about the same job, also from another process."""
 
     def __init__(self, spec, key=None, on_cancel=None, starts=True):
-        """`starts`: a job under this key that has ended belongs to an earlier run, as after a crash; a new one is made."""
+        """`starts`: a job under this key that has ended was an earlier run's, as after a crash; a new one is made."""
         self.spec = {"tracked": True, "timeout_ms": SILENCE_MS, **spec}
         self.key, self.on_cancel, self.starts = key or str(uuid.uuid4()), on_cancel, starts
         self.cancelled, self.over, self.ended_at = threading.Event(), threading.Event(), None

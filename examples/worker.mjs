@@ -10,7 +10,8 @@ const url = process.env.MILEPOST_URL ?? "http://127.0.0.1:8080";
 const leaseMs = Number(process.env.LEASE_MS ?? 30_000);
 const [queue = "default", worker = `node-${process.pid}`] = process.argv.slice(2);
 
-/** @typedef {(payload: any, append: (...events: object[]) => Promise<void>, signal: AbortSignal) => Promise<object>} Work */
+/** @typedef {(...events: object[]) => Promise<void>} Append */
+/** @typedef {(payload: any, append: Append, signal: AbortSignal) => Promise<object>} Work */
 
 /** The work itself, here so many steps of so long. What it returns is the Outcome. @type {Work} */
 async function work({ steps = 5, step_ms = 200 }, append, signal) {
@@ -61,7 +62,7 @@ async function run(job, lease, stop, work) {
     while (said && !said.cancel_requested);
     stop.abort(said ? "cancelled" : "lost");
   };
-  /** @type {Parameters<Work>[1]} */
+  /** @type {Append} */
   const append = async (...added) => {
     if (!(await post(events, added, lease))) stop.abort("lost");
     stop.signal.throwIfAborted();

@@ -60,7 +60,8 @@ def serve(queue="default", worker=f"python-{os.getpid()}"):
                 while (said := post(f"{events}?wait_ms={LEASE_MS // 3}", [], lease)) and working.is_alive():
                     if said["cancel_requested"]:
                         break
-                end = said and ("cancelled" if said["cancel_requested"] else "failed")  # Failed: it died without a word.
+                # If it is still ours it was cancelled, or its process has died without a word.
+                end = said and ("cancelled" if said["cancel_requested"] else "failed")
             finally:
                 working.kill()
                 if end:

@@ -50,7 +50,8 @@ trap leave TERM
 
 claim="{\"queues\":[\"$QUEUE\"],\"worker\":\"$WORKER\",\"wait_ms\":30000,\"lease_ms\":$LEASE_MS}"
 while lease='' && read -r said < <(post /v1/claims "$claim") && jq -e .jobs <<<"$said" >/dev/null; do
-  read -r id lease payload < <(jq -r '.jobs[]? | "\(.job.id) \(.lease.token) \(.job.payload // {})"' <<<"$said") || continue
+  given='.jobs[]? | "\(.job.id) \(.lease.token) \(.job.payload // {})"'
+  read -r id lease payload < <(jq -r "$given" <<<"$said") || continue
   events=/v1/jobs/$id/events
   run "$payload" &
   working=$!

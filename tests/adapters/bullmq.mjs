@@ -32,7 +32,8 @@ const processors = {
 };
 
 if (command === "work") {
-  const worker = track(new Worker(queueName, (job, token, signal) => processors[job.name](job, signal), { connection }));
+  const work = (job, token, signal) => processors[job.name](job, signal);
+  const worker = track(new Worker(queueName, work, { connection }));
   worker.on("error", () => {});
   process.on("SIGTERM", async () => {
     await worker.close();
@@ -42,7 +43,8 @@ if (command === "work") {
 } else {
   const queue = new Queue(queueName, { connection });
   if (command === "add") {
-    const job = await queue.add(what, JSON.parse(data), { attempts: what === "broken" ? 1 : 3, backoff: { type: "fixed", delay: 300 } });
+    const attempts = what === "broken" ? 1 : 3;
+    const job = await queue.add(what, JSON.parse(data), { attempts, backoff: { type: "fixed", delay: 300 } });
     console.log(job.id);
   } else {
     const events = new QueueEvents(queueName, { connection });

@@ -273,7 +273,7 @@ async fn a_worker_that_ends_waits_a_little_for_its_reports(store: Store) {
         let goes_on = async {
             halted.wait().await;
             // Time for a worker that does not wait to be gone.
-            tokio::time::sleep(Duration::from_millis(1500)).await;
+            tokio::time::sleep(Duration::from_secs(3)).await;
             kill(server.pid(), Signal::SIGCONT).expect("our child takes a signal");
         };
         tokio::join!(ends, goes_on);
