@@ -48,7 +48,7 @@ export function track(worker, { url = process.env.MILEPOST_URL ?? "http://127.0.
       worker.cancelJob(String(job.id), "cancelled");
     };
     const run = new Run(url, spec, cancel, () => job.isActive());
-    end(job, "failed", { code: "stalled", message: "it was begun anew" });
+    end(job, "cancelled", { reason: "given back" }); // Or it stalled: then it has been ended already.
     running.set(job.id, run);
     const log = job.log.bind(job);
     job.log = (row) => {
@@ -63,7 +63,7 @@ export function track(worker, { url = process.env.MILEPOST_URL ?? "http://127.0.
     const again = job && !job.finishedOn;
     end(job, "failed", { code: again ? "retry" : error.name, message: error.message, retryable: again });
   });
-  // Another worker has it by now.
+  // Another worker has it by now, or soon.
   worker.on("lockRenewalFailed", (ids) => ids.forEach((id) => running.get(id)?.end("failed", { code: "lock_lost" })));
   return worker;
 }

@@ -1,7 +1,7 @@
 // A BullMQ queue with a tracked worker: `bullmq.mjs work`, `bullmq.mjs add NAME JSON` (prints the id), and
 // `bullmq.mjs wait ID` (prints how the job ended).
 
-import { Job, Queue, QueueEvents, Worker } from "bullmq";
+import { DelayedError, Job, Queue, QueueEvents, Worker } from "bullmq";
 import { setTimeout as sleep } from "node:timers/promises";
 import { settle, track } from "../../examples/bullmq.mjs";
 
@@ -22,6 +22,14 @@ const processors = {
     if (job.attemptsMade === 0) throw new Error("not yet");
     return "at last";
   },
+  async again(job, signal) {
+    if (job.attemptsStarted === 1) await processors.endless(job, signal);
+  },
+  async delayed(job, signal, token) {
+    if (job.attemptsStarted > 1) return;
+    await job.moveToDelayed(Date.now() + 300, token);
+    throw new DelayedError();
+  },
   async broken() {
     throw new Error("never");
   },
@@ -32,8 +40,9 @@ const processors = {
 };
 
 if (command === "work") {
-  const work = (job, token, signal) => processors[job.name](job, signal);
-  const worker = track(new Worker(queueName, work, { connection }));
+  const work = (job, token, signal) => processors[job.name](job, signal, token);
+  const locks = process.env.SHORT_LOCKS ? { lockDuration: 2_000, stalledInterval: 1_000 } : {};
+  const worker = track(new Worker(queueName, work, { connection, ...locks }));
   worker.on("error", () => {});
   process.on("SIGTERM", async () => {
     await worker.close();

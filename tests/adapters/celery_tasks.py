@@ -11,6 +11,8 @@ from celery_adapter import TrackedTask
 
 URL, QUEUE = os.environ["REDIS_URL"], os.environ["QUEUE"]
 app = Celery("tests", broker=URL, backend=URL, task_cls=TrackedTask)
+if os.environ.get("SHORT_LOCKS"):
+    app.conf.broker_transport_options = {"visibility_timeout": 2}
 app.conf.update(task_default_queue=QUEUE, worker_hijack_root_logger=False, broker_connection_retry_on_startup=True)
 
 
@@ -34,10 +36,17 @@ def broken():
     raise ValueError("never")
 
 
-@app.task(bind=True, name="endless", acks_late=False)
+@app.task(bind=True, name="endless")
 def endless(self):
     self.update_state(state="PROGRESS", meta={"message": "begun"})
     time.sleep(120)
+
+
+@app.task(bind=True, name="again", acks_late=True)
+def again(self):
+    if app.backend.client.setnx(f"{QUEUE}:again", 1):
+        self.update_state(state="PROGRESS", meta={"message": "begun"})
+        time.sleep(120)
 
 
 if sys.argv[1] == "work":

@@ -19,6 +19,8 @@ on_both_stores!(
     a_gateway_that_is_away_hinders_nobody_and_learns_of_it_later,
     a_worker_that_ends_waits_a_little_for_its_reports,
     a_killed_worker_is_noticed_by_its_silence,
+    a_job_that_another_worker_takes_up_is_a_run_of_its_own,
+    a_job_that_is_moved_back_has_not_failed,
 );
 
 struct Adapter {
@@ -35,6 +37,9 @@ const ADAPTERS: [Adapter; 3] = [
     Adapter { name: "celery", script: "celery_tasks.py", done: "SUCCESS", failed: "FAILURE", stopped: "REVOKED" },
     Adapter { name: "rq", script: "rq_jobs.py", done: "finished", failed: "failed", stopped: "stopped" },
 ];
+
+/// A run of which nothing is heard for so long has ended.
+const SHORT_SILENCE: (&str, &str) = ("MILEPOST_SILENCE_MS", "3000");
 
 /// One adapter, and a queue that is its alone.
 struct Stage<'a> {
@@ -269,9 +274,9 @@ async fn a_worker_that_ends_waits_a_little_for_its_reports(store: Store) {
         halted.wait().await;
         let id = stage.add("steps", json!({"steps": 1})).await;
         assert_eq!(stage.wait(&id).await, stage.adapter.done);
+        halted.wait().await;
         let ends = worker.terminate();
         let goes_on = async {
-            halted.wait().await;
             // Time for a worker that does not wait to be gone.
             tokio::time::sleep(Duration::from_secs(3)).await;
             kill(server.pid(), Signal::SIGCONT).expect("our child takes a signal");
@@ -285,11 +290,52 @@ async fn a_worker_that_ends_waits_a_little_for_its_reports(store: Store) {
 
 async fn a_killed_worker_is_noticed_by_its_silence(store: Store) {
     with_each(store.shared().await, async |stage| {
-        let worker = stage.worker_with(&[("MILEPOST_SILENCE_MS", "3000")]);
+        let worker = stage.worker_with(&[SHORT_SILENCE]);
         let (_, run) = stage.endless().await;
         drop(worker);
         let (state, _) = run.ended().await;
         assert_eq!((&state["state"], &state["error"]["code"]), (&json!("failed"), &json!("timed_out")));
+    })
+    .await;
+}
+
+async fn a_job_that_another_worker_takes_up_is_a_run_of_its_own(store: Store) {
+    with_each(store.shared().await, async |stage| {
+        if stage.adapter.name == "rq" {
+            return; // It fails such jobs.
+        }
+        // What a queue's dead worker held is free again soon.
+        let short_locks = ("SHORT_LOCKS", "1");
+        let killed = stage.worker_with(&[SHORT_SILENCE, short_locks]);
+        let id = stage.add("again", json!({})).await;
+        let first = stage.run(&id).await;
+        first.until("the work", PATIENCE, |state| state["progress"]["message"] == "begun").await;
+        drop(killed);
+        let (state, _) = first.ended().await;
+        assert_eq!((&state["state"], &state["error"]["code"]), (&json!("failed"), &json!("timed_out")));
+        let _next = stage.worker_with(&[short_locks]);
+        assert_eq!(stage.wait(&id).await, stage.adapter.done);
+        let newest = Job::new(stage.server, text(&stage.runs(&id).await[0]["id"]));
+        assert_ne!(newest.id, first.id);
+        assert_eq!(newest.ended().await.0["state"], "completed", "{}", stage.adapter.name);
+    })
+    .await;
+}
+
+async fn a_job_that_is_moved_back_has_not_failed(store: Store) {
+    with_each(store.shared().await, async |stage| {
+        if stage.adapter.name != "bullmq" {
+            return; // The others know no such thing.
+        }
+        let _worker = stage.worker();
+        let id = stage.add("delayed", json!({})).await;
+        assert_eq!(stage.wait(&id).await, stage.adapter.done);
+        let runs = eventually(PATIENCE, "the end of both runs", async || {
+            let runs = stage.runs(&id).await;
+            runs.iter().all(|run| run["terminal"] == true).then_some(runs).filter(|runs| runs.len() > 1)
+        });
+        let states: Vec<_> = runs.await.iter().map(|run| text(&run["state"]).to_owned()).collect();
+        assert_eq!(states, ["completed", "cancelled"]);
     })
     .await;
 }
