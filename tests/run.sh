@@ -103,6 +103,7 @@ require() {
     rm "$no_cluster"
   fi
   if wants rust browser; then [[ -n "$(postgres_bin)" ]] || die "postgresql was installed, but no initdb was found"; fi
+  if wants rust; then [[ -n "$(python_bin)" ]] || die "python3-venv was installed, but no python3 makes a venv"; fi
   if wants rust web browser; then has_node || die "node 18.19 or newer is needed, this is $(node --version 2>&1 || true)"; fi
   if wants browser; then [[ -n "$(chromium_bin)" ]] || die "chromium was installed, but was not found"; fi
 }
