@@ -170,10 +170,11 @@ class Run {
         for (const event of batch) if (!(await this.#send(events, [event]))) return false;
         return true;
       }
-      process.emitWarning(`${batch[0].type} was refused: ${error.message}`);
-      // The end has to be told all the same.
-      const isEnd = this.ended && this.#waiting.length === 0 && Object.keys(batch[0].data).length > 0;
-      return isEnd ? this.#send(events, [{ type: batch[0].type, data: {} }]) : true;
+      const { type, data } = batch[0];
+      process.emitWarning(`${type} was refused: ${error.message}`);
+      // An end has to be told all the same.
+      const again = ["completed", "failed", "cancelled"].includes(type) && Object.keys(data).length > 0;
+      return again ? this.#send(events, [{ type, data: {} }]) : true;
     }
   }
 

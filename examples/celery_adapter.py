@@ -27,8 +27,9 @@ class TrackedTask(Task):
         super().update_state(task_id, state, meta, **kwargs)
         run = task_id in (None, self.request.id) and running.get(self.request.id)
         if run and isinstance(meta, dict):
-            progress = {field: meta[field] for field in FIELDS if field in meta}
-            run.append("progress", **({} if state == "PROGRESS" else {"phase": str(state)}), **progress)
+            progress = {} if state == "PROGRESS" else {"phase": str(state)}
+            progress.update((field, meta[field]) for field in FIELDS if field in meta)
+            run.append("progress", **progress)
 
     def output(self, text):
         """Text for whoever watches, as it comes."""

@@ -62,7 +62,7 @@ class TrackedWorker(Worker):
             return super().perform_job(job, queue, execution)
         finally:
             self._end(horse, job)
-            horse.flush(2)
+            horse.flush(10)
 
     def handle_job_failure(self, job, queue, *args, **kwargs):
         self.failure = kwargs.get("exc_string", "")
@@ -77,8 +77,12 @@ class TrackedWorker(Worker):
 
 
 def open_run(job, execution, on_cancel=None):
+    try:
+        kind = tracked.name(job.func_name)
+    except Exception:  # It cannot be read; that RQ will say.
+        kind = "unnamed"
     spec = {
-        "kind": tracked.name(job.func_name),
+        "kind": kind,
         "queue": tracked.name(job.origin),
         "subject": f"rq:{job.id}",
         "meta": {"retries_left": job.retries_left or 0},

@@ -16,6 +16,7 @@ PATIENCE = 60  # Seconds: how long after the end of a run the gateway may stay a
 MAX_WAITING = 1_000  # Events of a run; those that come while so many wait are dropped, its end is not.
 MAX_RUNS = 500  # Reported at a time; those beyond go on unreported.
 
+ENDS = ("completed", "failed", "cancelled")
 log = logging.getLogger("milepost")
 runs = set()
 os.register_at_fork(after_in_child=runs.clear)  # Their threads stay behind.
@@ -57,13 +58,18 @@ class Run:
         self.spec = {"tracked": True, "timeout_ms": SILENCE_MS, **spec}
         self.key, self.on_cancel, self.starts = key or str(uuid.uuid4()), on_cancel, starts
         self.cancelled, self.over, self.ended_at = threading.Event(), threading.Event(), None
-        self.waiting, self.busy, self.changed = [], True, threading.Condition()
+        self.waiting, self.busy, self.away, self.changed = [], True, False, threading.Condition()
         if len(runs) >= MAX_RUNS:
             log.warning("%d runs wait for %s: this one is not reported", MAX_RUNS, URL)
             self.over.set()
             return
         runs.add(self)
-        threading.Thread(target=self._report, daemon=True).start()
+        try:
+            threading.Thread(target=self._report, daemon=True).start()
+        except RuntimeError as error:  # No more threads.
+            log.warning("this run is not reported: %s", error)
+            runs.discard(self)
+            self.over.set()
 
     def append(self, kind, **data):
         with self.changed:
@@ -80,9 +86,10 @@ class Run:
                 self.changed.notify_all()
 
     def flush(self, seconds):
-        """Waits until all of it is reported, but no longer than so."""
+        """Waits until all of it is reported, but no longer than so, and for no gateway that is away."""
         with self.changed:
-            self.changed.wait_for(lambda: self.over.is_set() or not self.waiting and not self.busy, seconds)
+            done = lambda: self.over.is_set() or self.away or not self.waiting and not self.busy
+            self.changed.wait_for(done, seconds)
 
     def _report(self):
         try:
@@ -123,8 +130,8 @@ class Run:
                 return all([self._send(path, [event]) for event in batch])
             kind, data = batch[0].values()
             log.warning("%s of %s was refused: %s", kind, self.spec.get("subject"), refused)
-            is_end = self.ended_at and not self.waiting  # It has to be told all the same.
-            return self._send(path, [{"type": kind, "data": {}}]) if is_end and data else True
+            # An end has to be told all the same.
+            return self._send(path, [{"type": kind, "data": {}}]) if kind in ENDS and data else True
 
     def _hold(self, path):
         """Heartbeat and cancel signal in one: the answer comes early when there is something to say."""
@@ -148,10 +155,11 @@ class Run:
         headers = {"Content-Type": "application/json"}
         if body:
             headers["Idempotency-Key"] = key or str(uuid.uuid4())
-        request = Request(URL + path, json.dumps(body).encode(), headers)
+        request = Request(URL + path, json.dumps(body, default=str).encode(), headers)
         while not self.ended_at or time.monotonic() < self.ended_at + PATIENCE:
             try:
                 with urlopen(request, timeout=30) as answer:
+                    self.away = False
                     return json.load(answer)
             except (OSError, HTTPException) as error:
                 status = getattr(error, "code", 503)  # Without one the gateway is away, or restarts.
@@ -159,5 +167,8 @@ class Run:
                     return None
                 if status < 500 and status != 429:
                     raise Refused(json.load(error).get("detail", status))
+                with self.changed:
+                    self.away = True
+                    self.changed.notify_all()
                 time.sleep(1)
         raise TimeoutError(f"{URL} was away for too long")

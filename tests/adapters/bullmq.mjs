@@ -12,6 +12,7 @@ const queueName = process.env.QUEUE;
 
 const processors = {
   async steps(job) {
+    await job.updateProgress(1000); // Refused, without harm to what comes with it.
     for (let step = 1; step <= job.data.steps; step++) {
       await job.updateProgress({ current: step, total: job.data.steps, unit: "steps" });
       await job.log(`step ${step}`);

@@ -18,6 +18,7 @@ app.conf.update(task_default_queue=QUEUE, worker_hijack_root_logger=False, broke
 
 @app.task(bind=True, name="steps")
 def steps(self, steps):
+    self.update_state(state="PROGRESS", meta={"percent": 1000})  # Refused, without harm to what comes with it.
     for step in range(1, steps + 1):
         self.update_state(state="PROGRESS", meta={"current": step, "total": steps, "unit": "steps"})
         self.output(f"step {step}\n")
@@ -38,7 +39,7 @@ def broken():
 
 @app.task(bind=True, name="endless")
 def endless(self):
-    self.update_state(state="PROGRESS", meta={"message": "begun"})
+    self.update_state(state="WAITING", meta={"message": "begun", "phase": "waiting"})
     time.sleep(120)
 
 

@@ -2,6 +2,7 @@
 `rq_jobs.py wait ID` (prints how the job ended)."""
 
 import json, os, sys, time
+from pathlib import Path
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "examples")]
@@ -13,8 +14,9 @@ from rq_adapter import TrackedWorker, log, output, progress
 
 
 def steps(steps):
+    progress(percent=1000)  # Refused, without harm to what comes with it.
     for step in range(1, steps + 1):
-        progress(current=step, total=steps, unit="steps")
+        progress(current=step, total=steps, unit="steps", path=Path("no JSON"))
         output(f"step {step}\n")
     log("all done")
     return {"steps": steps}
