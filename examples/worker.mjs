@@ -1,14 +1,19 @@
 #!/usr/bin/env node
+// @ts-check
 // A worker in Node, with fetch alone: `MILEPOST_URL=http://127.0.0.1:8080 worker.mjs QUEUE [NAME]`.
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
 
 const url = process.env.MILEPOST_URL ?? "http://127.0.0.1:8080";
 const leaseMs = Number(process.env.LEASE_MS ?? 30_000);
 const [queue = "default", worker = `node-${process.pid}`] = process.argv.slice(2);
 
-/** The work itself, here so many steps of so long. What it returns is the Outcome. */
+/** @typedef {(...events: object[]) => Promise<void>} Append */
+/** @typedef {(payload: any, append: Append, signal: AbortSignal) => Promise<object>} Work */
+
+/** The work itself, here so many steps of so long. What it returns is the Outcome. @type {Work} */
 async function work({ steps = 5, step_ms = 200 }, append, signal) {
   if (!Number.isInteger(steps)) throw new TypeError("steps is no whole number");
   for (let step = 1; step <= steps; step++) {
@@ -19,48 +24,26 @@ async function work({ steps = 5, step_ms = 200 }, append, signal) {
   return { items: steps, data: { steps } };
 }
 
-/** The answer, or null if the job is no longer ours. The key makes it safe to repeat until there is an answer. */
-async function post(path, body, { lease, signal } = {}) {
-  const headers = { "Content-Type": "application/json" };
-  if (lease) headers["Lease-Token"] = lease;
-  if (body.length !== 0) headers["Idempotency-Key"] = randomUUID();
-  for (;;) {
-    const answer = await fetch(url + path, { method: "POST", headers, body: JSON.stringify(body), signal }).catch(() => null);
+/**
+ * The answer, or null if the job is no longer ours. The key makes it safe to repeat until there is an answer.
+ * @param {string} path @param {object} body @param {string} [lease] @param {AbortSignal} [signal]
+ */
+async function post(path, body, lease = "", signal) {
+  /** @type {Record<string, string>} */
+  const headers = { "Content-Type": "application/json", "Lease-Token": lease };
+  if (!path.includes("?wait_ms")) headers["Idempotency-Key"] = randomUUID(); // Heartbeats need none.
+  for (;; await sleep(1000, undefined, { signal })) {
+    const request = { method: "POST", headers, body: JSON.stringify(body), signal };
+    const answer = await fetch(url + path, request).catch(() => null);
     const said = await answer?.json().catch(() => null); // Neither: the gateway is away, or restarts.
-    if (said && answer.ok) return said;
-    if (["lease_lost", "job_terminal", "job_not_found"].includes(said?.code)) return null;
-    const passing = ["too_many_requests", "idempotency_in_flight"].includes(said?.code);
-    if (said && answer.status < 500 && !passing) throw new Error(`${path}: ${said.detail}`);
-    await sleep(1000, undefined, { signal });
+    if (!answer || !said || answer.status >= 500 || answer.status === 429) continue;
+    if (answer.ok) return said;
+    if ([404, 409].includes(answer.status)) return null;
+    throw new Error(`${path}: ${said.detail}`);
   }
 }
 
-async function run(job, lease, stop) {
-  const events = `/v1/jobs/${job.id}/events`;
-  const { signal } = stop;
-  // Heartbeat and cancel signal in one: the answer comes early when there is something to say.
-  const hold = async () => {
-    for (;;) {
-      const answer = await post(`${events}?wait_ms=${Math.floor(leaseMs / 3)}`, [], { lease, signal });
-      if (!answer || answer.cancel_requested) return stop.abort(answer ? "cancelled" : "lost");
-    }
-  };
-  const append = async (...added) => {
-    if (!(await post(events, added, { lease }))) stop.abort("lost");
-    signal.throwIfAborted();
-  };
-  hold().catch(() => stop.abort("lost"));
-  let end;
-  try {
-    end = { type: "completed", data: await work(job.payload ?? {}, append, signal) };
-  } catch (error) {
-    end = { type: "failed", data: { code: "exception", message: String(error) } };
-    if (signal.aborted) end = { type: signal.reason };
-  }
-  if (end.type !== "lost") await post(events, end, { lease });
-  stop.abort("done");
-}
-
+/** @type {AbortController | null} Of the job at hand; its reason is the type of the event that ends the run. */
 let stop = null;
 let leaving = false;
 process.on("SIGTERM", () => {
@@ -68,12 +51,41 @@ process.on("SIGTERM", () => {
   if (!stop) process.exit(); // A parked claim takes nothing once its connection is closed.
   stop.abort("released");
 });
-while (!leaving) {
-  const claim = { queues: [queue], worker, wait_ms: 30_000, lease_ms: leaseMs };
-  const { jobs } = await post("/v1/claims", claim);
-  for (const { job, lease } of jobs) {
-    stop = new AbortController();
-    await run(job, lease.token, stop);
+
+/** @param {any} job @param {string} lease @param {AbortController} stop @param {Work} work */
+async function run(job, lease, stop, work) {
+  const events = `/v1/jobs/${job.id}/events`;
+  // Heartbeat and cancel signal in one: the answer comes early when there is something to say.
+  const hold = async () => {
+    let said;
+    do said = await post(`${events}?wait_ms=${Math.floor(leaseMs / 3)}`, [], lease, stop.signal);
+    while (said && !said.cancel_requested);
+    stop.abort(said ? "cancelled" : "lost");
+  };
+  /** @type {Append} */
+  const append = async (...added) => {
+    if (!(await post(events, added, lease))) stop.abort("lost");
+    stop.signal.throwIfAborted();
+  };
+  hold().catch(() => stop.abort("lost"));
+  let end;
+  try {
+    end = { type: "completed", data: await work(job.payload ?? {}, append, stop.signal) };
+  } catch (/** @type {any} */ error) {
+    end = { type: "failed", data: { code: "exception", message: String(error), ...error.failure } };
+    if (stop.signal.aborted) end = { type: stop.signal.reason };
   }
-  stop = null;
+  if (end.type !== "lost") await post(events, end, lease);
+  stop.abort("done");
 }
+
+/** Does the jobs of a queue, one at a time, until SIGTERM. @param {Work} work */
+export async function serve(work) {
+  while (!leaving) {
+    const { jobs } = await post("/v1/claims", { queues: [queue], worker, wait_ms: 30_000, lease_ms: leaseMs });
+    for (const { job, lease } of jobs) await run(job, lease.token, (stop = new AbortController()), work);
+    stop = null;
+  }
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) await serve(work);

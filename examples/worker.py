@@ -1,97 +1,72 @@
 #!/usr/bin/env python3
 """A worker on the Python standard library alone: `MILEPOST_URL=http://127.0.0.1:8080 worker.py QUEUE [NAME]`."""
 
-import json, os, queue, signal, sys, threading, time, uuid
+import json, os, signal, sys, time, uuid
 from http.client import HTTPException
-from urllib.error import HTTPError
+from multiprocessing import Process
 from urllib.request import Request, urlopen
 
 URL = os.environ.get("MILEPOST_URL", "http://127.0.0.1:8080")
 LEASE_MS = int(os.environ.get("LEASE_MS", "30000"))
-QUEUE = sys.argv[1] if len(sys.argv) > 1 else "default"
-WORKER = sys.argv[2] if len(sys.argv) > 2 else f"python-{os.getpid()}"
 
 
-def work(payload, append, pause):
+def work(payload, append):
     """The work itself, here so many steps of so long. What it returns is the Outcome."""
     steps = payload.get("steps", 5)
     for step in range(1, steps + 1):
-        pause(payload.get("step_ms", 200) / 1000)
+        time.sleep(payload.get("step_ms", 200) / 1000)
         progress = {"type": "progress", "data": {"current": step, "total": steps, "unit": "steps"}}
         append(progress, {"type": "output", "data": {"text": f"step {step} of {steps}\n"}})
     return {"items": steps, "data": {"steps": steps}}
 
 
-class Stopped(Exception):
-    """The work has to end; the argument is the type of the event that says so, or None if there is none to send."""
-
-
-def post(path, body, lease=None):
+def post(path, body, lease=""):
     """The answer, or None if the job is no longer ours. The key makes it safe to repeat until there is an answer."""
-    headers = {"Content-Type": "application/json", **({"Lease-Token": lease} if lease else {})}
-    if body:
+    headers = {"Content-Type": "application/json", "Lease-Token": lease}
+    if body:  # Heartbeats need none.
         headers["Idempotency-Key"] = str(uuid.uuid4())
     while True:
         try:
-            with urlopen(Request(URL + path, json.dumps(body).encode(), headers), timeout=60) as answer:
-                return json.load(answer)
-        except HTTPError as error:
-            code = json.load(error)["code"] if error.code < 500 else "away"
-            if code in ("lease_lost", "job_terminal", "job_not_found"):
+            return json.load(urlopen(Request(URL + path, json.dumps(body).encode(), headers), timeout=60))
+        except (OSError, HTTPException) as error:
+            status = getattr(error, "code", 503)  # Without one the gateway is away, or restarts.
+            if status in (404, 409):
                 return None
-            if code not in ("away", "too_many_requests", "idempotency_in_flight"):
+            if status < 500 and status != 429:
                 raise
-        except (OSError, HTTPException):
-            pass  # The gateway is away, or restarts.
-        time.sleep(1)
+            time.sleep(1)
 
 
-def run(job, lease, stop):
-    events = f"/v1/jobs/{job['id']}/events"
-
-    def hold():  # Heartbeat and cancel signal in one: the answer comes early when there is something to say.
-        while answer := post(f"{events}?wait_ms={LEASE_MS // 3}", [], lease):
-            if answer["cancel_requested"]:
-                return stop.put("cancelled")
-        stop.put(None)
-
-    def pause(seconds):
-        try:
-            raise Stopped(stop.get(timeout=seconds))
-        except queue.Empty:
-            pass
-
+def run(payload, events, lease):
+    """Does a job and says how it ended, in a process of its own, which can be stopped whatever it is doing."""
     def append(*added):
-        if not post(events, added, lease):
-            raise Stopped(None)
-        pause(0)
-
-    threading.Thread(target=hold, daemon=True).start()
+        post(events, added, lease) or sys.exit()
     try:
-        end = {"type": "completed", "data": work(job["payload"] or {}, append, pause)}
-    except Stopped as stopped:
-        end = {"type": stopped.args[0]}
+        end = {"type": "completed", "data": work(payload or {}, append)}
     except Exception as error:
         end = {"type": "failed", "data": {"code": "exception", "message": repr(error)}}
-    if end["type"]:
-        post(events, end, lease)
+    append(end)
 
 
-stop, leaving = None, False
+def serve(queue="default", worker=f"python-{os.getpid()}"):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # A parked claim takes nothing once its connection is closed.
+    while claimed := post("/v1/claims", {"queues": [queue], "worker": worker, "wait_ms": 30000, "lease_ms": LEASE_MS}):
+        for given in claimed["jobs"]:
+            events, lease, end = f"/v1/jobs/{given['job']['id']}/events", given["lease"]["token"], "released"
+            working = Process(target=run, args=(given["job"]["payload"], events, lease))
+            working.start()
+            try:
+                # Heartbeat and cancel signal in one: the answer comes early when there is something to say.
+                while (said := post(f"{events}?wait_ms={LEASE_MS // 3}", [], lease)) and working.is_alive():
+                    if said["cancel_requested"]:
+                        break
+                # If it is still ours it was cancelled, or its process has died without a word.
+                end = said and ("cancelled" if said["cancel_requested"] else "failed")
+            finally:
+                working.kill()
+                if end:
+                    post(events, {"type": end}, lease)
 
 
-def leave(*_):
-    global leaving
-    leaving = True
-    if stop is None:  # Parked in a claim, which takes nothing once its connection is closed.
-        sys.exit()
-    stop.put("released")
-
-
-signal.signal(signal.SIGTERM, leave)
-while not leaving:
-    claim = {"queues": [QUEUE], "worker": WORKER, "wait_ms": 30000, "lease_ms": LEASE_MS}
-    for handed in post("/v1/claims", claim)["jobs"]:
-        stop = queue.SimpleQueue()  # Unlike others, it may be written to by a signal handler.
-        run(handed["job"], handed["lease"]["token"], stop)
-    stop = None
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

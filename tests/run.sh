@@ -44,6 +44,14 @@ has_node() {
     node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 18 || (a === 18 && b >= 19) ? 0 : 1)'
 }
 
+python_bin() {
+  # Debian's comes without what makes a venv, and one of the user's own may stand before it.
+  local name
+  for name in python3 /usr/bin/python3; do
+    if "$name" -c 'import ensurepip, venv' 2>/dev/null; then command -v "$name" && return; fi
+  done
+}
+
 has_compiler() {
   # The bundled SQLite and the TLS library have parts in C.
   command -v cc >/dev/null
@@ -59,9 +67,11 @@ require() {
     [[ -n "$(postgres_bin)" ]] || packages+=(postgresql)
   fi
   if wants rust; then
-    # What the workers of `examples/` are written in.
+    # What the workers of `examples/` are written in, and what its adapters run on.
     command -v curl >/dev/null || packages+=(curl)
     command -v jq >/dev/null || packages+=(jq)
+    [[ -n "$(python_bin)" ]] || packages+=(python3 python3-venv)
+    command -v redis-server >/dev/null || packages+=(redis-server)
   fi
   if wants rust browser; then
     # For the workers, and for an app of `examples/apps/`.
@@ -97,6 +107,7 @@ require() {
     rm "$no_cluster"
   fi
   if wants rust browser; then [[ -n "$(postgres_bin)" ]] || die "postgresql was installed, but no initdb was found"; fi
+  if wants rust; then [[ -n "$(python_bin)" ]] || die "python3-venv was installed, but no python3 makes a venv"; fi
   if wants rust web browser; then has_node || die "node 18.19 or newer is needed, this is $(node --version 2>&1 || true)"; fi
   if wants browser; then [[ -n "$(chromium_bin)" ]] || die "chromium was installed, but was not found"; fi
 }
@@ -175,7 +186,20 @@ lint() {
   echo "no complaints"
 }
 
+python_install() {
+  local venv=${CARGO_TARGET_DIR:-$PWD/target}/venv
+  export MILEPOST_TEST_PYTHON=$venv/bin/python3
+  if cmp -s "$venv/.milepost-requirements" tests/requirements.txt && "$MILEPOST_TEST_PYTHON" -c ''; then return; fi
+  step "Installing the tests' Python packages"
+  # Made anew: what was there may belong to a Python that is gone.
+  "$(python_bin)" -m venv --clear "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement tests/requirements.txt
+  cp tests/requirements.txt "$venv/.milepost-requirements"
+}
+
 rust() {
+  npm_install
+  python_install
   step "Rust: unit and black-box tests"
   # Most of them wait for something: more at a time than there are cores.
   RUST_TEST_THREADS=${RUST_TEST_THREADS:-4} cargo test --locked

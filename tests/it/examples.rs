@@ -1,13 +1,12 @@
 //! The workers of `examples/`: right by construction, however they end and whatever becomes of the gateway.
 
-use std::fs;
+use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
-use nix::sys::signal::{SigHandler, Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 use crate::harness::*;
 
@@ -25,6 +24,7 @@ on_both_stores!(
     sigterm_of_an_idle_worker_ends_it_and_its_claim,
     sigkill_costs_an_attempt_and_stores_one_result,
     stalled_worker_says_nothing_about_a_job_it_has_lost,
+    lost_answers_double_nothing,
     restart_of_the_gateway_loses_and_doubles_nothing,
 );
 
@@ -44,22 +44,26 @@ async fn with_each(server: Server, scene: impl AsyncFn(Stage)) {
 
 impl Stage {
     /// A worker whose lease outlasts any pause of this machine.
-    fn worker(&self) -> Worker {
+    fn worker(&self) -> Session {
         self.worker_with_lease(Duration::from_secs(30))
     }
 
-    fn worker_with_lease(&self, lease: Duration) -> Worker {
+    fn worker_with_lease(&self, lease: Duration) -> Session {
+        self.worker_at(self.server.address(), lease)
+    }
+
+    fn worker_at(&self, gateway: SocketAddr, lease: Duration) -> Session {
         let [program, file] = self.example;
         let mut command = Command::new(program);
         command
             .arg(format!("{}/examples/{file}", env!("CARGO_MANIFEST_DIR")))
             .args([&self.queue, file])
-            .env("MILEPOST_URL", format!("http://{}", self.server.address()))
+            .env("MILEPOST_URL", format!("http://{gateway}"))
             .env("LEASE_MS", lease.as_millis().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        Worker::start(command)
+        Session::start(command)
     }
 
     /// A job of so many steps of so many milliseconds.
@@ -72,67 +76,6 @@ impl Stage {
         spec["queue"] = self.queue.as_str().into();
         self.server.job(spec).await
     }
-}
-
-/// A running example: a session of its own, which ends as a container ends, with all its processes.
-struct Worker {
-    child: Child,
-    session: Pid,
-}
-
-impl Worker {
-    fn start(mut command: Command) -> Self {
-        // SAFETY: all three are async-signal-safe and touch nothing but the new process.
-        unsafe {
-            command.pre_exec(|| {
-                nix::sys::signal::signal(Signal::SIGHUP, SigHandler::SigDfl)?;
-                nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-                nix::unistd::setsid()?;
-                Ok(())
-            });
-        }
-        let child = command.spawn().expect("the example starts");
-        let session = Pid::from_raw(child.id().expect("it was not waited for") as i32);
-        Self { child, session }
-    }
-
-    /// As `kill` and a supervisor do: to the one process that was started. It must end well by itself.
-    async fn terminate(mut self) {
-        kill(self.session, Signal::SIGTERM).expect("our child takes a signal");
-        let status = within(PATIENCE, "the end of the worker", self.child.wait()).await;
-        assert_eq!(status.expect("our child can be waited for").code(), Some(0));
-        eventually(PATIENCE, "the end of its processes", async || self.members().is_empty().then_some(())).await;
-    }
-
-    /// To everything that it has started, too.
-    fn signal_all(&self, signal: Signal) {
-        for member in self.members() {
-            let _gone_already = kill(member, signal);
-        }
-    }
-
-    fn members(&self) -> Vec<Pid> {
-        let processes = fs::read_dir("/proc").expect("Linux lists its processes").flatten();
-        let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        ids.filter(|id| session_of(*id) == Some(self.session)).map(Pid::from_raw).collect()
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // One of them may just be starting another.
-        while !self.members().is_empty() {
-            self.signal_all(Signal::SIGKILL);
-        }
-    }
-}
-
-/// The session of a process that has not ended.
-fn session_of(id: i32) -> Option<Pid> {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let fields: Vec<&str> = fields.split(' ').collect();
-    if fields[0] == "Z" { None } else { fields[3].parse().ok().map(Pid::from_raw) }
 }
 
 /// The job has reported its first step.
@@ -191,7 +134,7 @@ async fn exception_fails_the_job(store: Store) {
 
 async fn cancel_stops_the_work_in_the_middle_of_a_step(store: Store) {
     with_each(store.shared().await, async |stage| {
-        let _worker = stage.worker();
+        let worker = stage.worker();
         let job = stage.job([1, 60_000]).await;
         job.until("a worker", PATIENCE, |state| state["state"] == "running").await;
         // Let it get to work: nothing but the held heartbeat can tell it.
@@ -203,6 +146,8 @@ async fn cancel_stops_the_work_in_the_middle_of_a_step(store: Store) {
         assert_eq!(job.types().await, ["queued", "started", "cancel_requested", "cancelled"]);
         let next = stage.job([1, 10]).await;
         assert_done(&next, [1, 10], 1).await;
+        // Nothing of the long step goes on, or the worker would not end.
+        worker.terminate().await;
     })
     .await;
 }
@@ -271,6 +216,16 @@ async fn stalled_worker_says_nothing_about_a_job_it_has_lost(store: Store) {
         // It has noticed, and is there for others.
         let other = stage.job([1, 10]).await;
         assert_eq!(assert_done(&other, [1, 10], 1).await, ["queued"]);
+    })
+    .await;
+}
+
+async fn lost_answers_double_nothing(store: Store) {
+    with_each(store.shared().await, async |stage| {
+        let _worker = stage.worker_at(lossy(stage.server.address()).await, Duration::from_secs(30));
+        let jobs = [stage.job([2, 10]).await, stage.job([1, 10]).await];
+        assert_eq!(assert_done(&jobs[0], [2, 10], 1).await, ["queued"]);
+        assert_eq!(assert_done(&jobs[1], [1, 10], 1).await, ["queued"]);
     })
     .await;
 }

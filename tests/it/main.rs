@@ -1,5 +1,6 @@
 //! The contract, held against the real binary over real HTTP: one file per promise, every promise on both stores.
 
+mod adapters;
 mod append;
 mod batch;
 mod callbacks;
@@ -37,6 +38,7 @@ mod layers;
 mod leases;
 mod limits;
 mod list;
+mod llm;
 mod nodes;
 mod open_mode;
 mod openapi;

@@ -175,7 +175,7 @@ async fn serve(
     while let Ok(1..) = socket.read_buf(&mut bytes).await {}
 }
 
-async fn read_request(socket: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<Received> {
+pub(super) async fn read_request(socket: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<Received> {
     let head_end = loop {
         if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
             break at;
