@@ -6,10 +6,6 @@ use super::JobFilter;
 use super::row::JOB_COLUMNS;
 use crate::domain::{JobId, State};
 
-/// Every live job stands in one of these small tables; `jobs` itself has no index on the state.
-const LIVE_IDS: &str =
-    "select job_id from ready union all select job_id from later union all select job_id from leases";
-
 /// A value for a placeholder.
 pub(super) enum Bind {
     Text(String),
@@ -71,21 +67,8 @@ pub(super) fn query(filter: &JobFilter, limit: u32, dialect: &Dialect) -> (Strin
         let words: Vec<String> = filter.states.iter().map(|state| format!("'{state}'")).collect();
         sql += &format!(" and jobs.state in ({})", words.join(", "));
     }
-    let is_few = !filter.of.subjects.is_empty() || filter.of.jobs.is_some();
-    if filter.active && is_few {
+    if filter.active {
         sql += " and jobs.finished_at is null";
-    } else if filter.active {
-        sql += &format!(" and jobs.job_id in ({LIVE_IDS})");
-    }
-    if let Some(after) = filter.active_or_finished_after {
-        let instant = bind(Bind::Integer(after.as_millis()));
-        let instant = (dialect.instant)(&instant);
-        sql += &match is_few {
-            true => format!(" and (jobs.finished_at is null or jobs.finished_at > {instant})"),
-            false => format!(
-                " and jobs.job_id in ({LIVE_IDS} union all select job_id from jobs where finished_at > {instant})"
-            ),
-        };
     }
     if let Some(after) = filter.updated_after {
         let instant = bind(Bind::Integer(after.as_millis()));
@@ -109,6 +92,13 @@ pub(super) fn query(filter: &JobFilter, limit: u32, dialect: &Dialect) -> (Strin
         let before = bind(Bind::Text(before.to_string()));
         sql += &format!(" and {table}.job_id < {}", (dialect.id)(&before));
     }
-    sql += &format!(" order by {table}.job_id desc limit {}", bind(Bind::Integer(i64::from(limit))));
-    (sql, binds)
+    let end = format!(" order by {table}.job_id desc limit {}", bind(Bind::Integer(i64::from(limit))));
+    let Some(after) = filter.active_or_finished_after else { return (sql + &end, binds) };
+    // Each half has an index of its own. The instant is written out: how far it reaches back decides which index is the
+    // better one, and a statement that is planned for any instant cannot know.
+    let instant = (dialect.instant)(&after.as_millis().to_string());
+    let live = format!("{sql} and jobs.finished_at is null{end}");
+    let late = format!("{sql} and jobs.finished_at > {instant}{end}");
+    let both = format!("select * from ({live}) as live union all select * from ({late}) as late");
+    (both + &end.replace(&format!("{table}."), ""), binds)
 }

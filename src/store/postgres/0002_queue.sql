@@ -110,6 +110,7 @@ create table queue_stats (
 -- Lease tokens are made with it. It goes with the epoch: a restored store must not honour what was given out since.
 alter table epoch add column lease_secret bytea;
 
--- What has ended lately is shown on connect (a feed) and goes when it has been kept long enough. The one update that
--- ends a job pays for it; progress does not touch it.
+-- What is live or has ended lately is shown on connect (a feed). The one update that ends a job pays for both; progress
+-- touches neither.
 create index jobs_finished_at on jobs (finished_at) where finished_at is not null;
+create index jobs_live on jobs (job_id) where finished_at is null;

@@ -118,7 +118,8 @@ const DIALECT: Dialect = Dialect {
 
 pub(super) async fn list(pool: &SqlitePool, filter: &JobFilter, limit: u32) -> Result<Vec<Job>, StoreError> {
     let (sql, binds) = listing::query(filter, limit, &DIALECT);
-    let mut query = sqlx::query(AssertSqlSafe(sql));
+    // What has an instant written into it does not come again.
+    let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(filter.active_or_finished_after.is_none());
     for bind in binds {
         query = match bind {
             Bind::Text(text) => query.bind(text),
