@@ -63,6 +63,8 @@ require() {
     command -v curl >/dev/null || packages+=(curl)
     command -v jq >/dev/null || packages+=(jq)
     command -v python3 >/dev/null || packages+=(python3)
+    # A program that `milepost work` is put around.
+    command -v ffmpeg >/dev/null && command -v ffprobe >/dev/null || packages+=(ffmpeg)
   fi
   if wants rust web browser; then
     has_node || packages+=(nodejs npm ca-certificates)

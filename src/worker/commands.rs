@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::command::{self, Cause, Finished, Run};
 use super::entry::Entry;
 use super::exit::Exit;
+use super::guard::Guard;
 use super::job::{Claimed, JobInfo};
 use super::lines::Cut;
 use super::pool::{Handler, Phase};
@@ -26,6 +27,8 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 pub struct Commands {
     /// The command and its arguments.
     pub command: Vec<OsString>,
+    /// Who stops commands if we are killed.
+    pub guard: Option<Guard>,
     /// The gateway's address, which the command is told.
     pub url: String,
     /// What becomes of lines that are no events.
@@ -47,6 +50,7 @@ impl Handler for Commands {
                 command: self.command.clone(),
                 environment: info.environment(&self.url),
                 input: Input::Bytes(payload.into_bytes()),
+                guard: self.guard.clone(),
             },
             cut: self.cut,
             echo: false,

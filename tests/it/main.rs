@@ -47,6 +47,7 @@ mod output;
 mod parked;
 mod pause;
 mod poll;
+mod programs;
 mod progress;
 mod purge;
 mod queue_settings;
