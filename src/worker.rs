@@ -24,6 +24,7 @@ pub mod handlers;
 pub mod job;
 pub mod lines;
 pub mod local;
+pub mod name;
 pub mod outcome;
 pub mod pool;
 pub mod process;

@@ -175,6 +175,8 @@ lint() {
 }
 
 rust() {
+  # A receiver of webhooks verifies them by a library of npm's.
+  npm_install
   step "Rust: unit and black-box tests"
   # Most of them wait for something: more at a time than there are cores.
   RUST_TEST_THREADS=${RUST_TEST_THREADS:-4} cargo test --locked

@@ -9,6 +9,7 @@ use super::terminal::say;
 use crate::client::{Client, ClientError};
 use crate::config::client::WorkerArgs;
 use crate::domain::{ClaimRequest, QueueName, WorkerName};
+use crate::worker::name::default_name;
 use crate::worker::pool::{Handler, Pool};
 use crate::worker::remote::Remote;
 use crate::worker::reporter::Notice;
@@ -94,13 +95,4 @@ pub async fn run(ready: Result<Ready, ClientError>) -> ExitCode {
 fn name(text: &str, flag: &str) -> Result<QueueName, ClientError> {
     QueueName::parse(text)
         .ok_or_else(|| ClientError::Address(format!("{flag} {text:?} must match [A-Za-z0-9._-]{{1,64}}")))
-}
-
-/// The machine and the process, within what a worker's name may be.
-fn default_name() -> String {
-    let host = nix::unistd::gethostname().ok();
-    let host = host.map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
-    let host: String =
-        host.chars().take(100).map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' }).collect();
-    format!("{}:{}", if host.is_empty() { "worker" } else { &host }, std::process::id())
 }

@@ -45,6 +45,7 @@ reached is waited for.";
 const FORWARD_CONTRACT: &str = "\
 Each job is POSTed as {\"job\":{its state and its payload},\"run\":3}. With a secret the request carries webhook-id,
 webhook-timestamp and webhook-signature (Standard Webhooks 1.0); the id is that of the run. Redirects are not followed.
+https needs a certificate that this machine trusts, or the authority that SSL_CERT_FILE names.
 
 The answer is the job's end:
   2xx, JSON          completes it. An object of an Outcome's fields alone (ok, status, items, metrics, note, artifacts,

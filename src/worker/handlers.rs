@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::context::Context;
 use super::job::Claimed;
 use super::local::Local;
+use super::name::default_name;
 use super::outcome::{Failure, Outcome};
 use super::pool::{Handler, Phase, Pool};
 use super::remote::Remote;
@@ -83,7 +84,7 @@ impl Worker {
     fn of(source: Arc<dyn Source>) -> Self {
         Self {
             source,
-            name: format!("rust:{}", std::process::id()),
+            name: default_name(),
             queues: Vec::new(),
             handlers: Handlers::default(),
             concurrency: 1,
@@ -106,7 +107,7 @@ impl Worker {
         self
     }
 
-    /// The name that those who look after the gateway see: `[A-Za-z0-9._:@-]{1,128}`.
+    /// The name that those who look after the gateway see: `[A-Za-z0-9._:@-]{1,128}`; `host:pid` if nothing is said.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
