@@ -15,7 +15,7 @@ use super::exit::Exit;
 use super::guard::Guard;
 use super::job::{Claimed, JobInfo};
 use super::lines::Cut;
-use super::pool::{Handler, Phase};
+use super::pool::{Handler, Phase, Slot};
 use super::process::{Input, Program};
 use super::reporter::{Delivery, Notice};
 
@@ -41,7 +41,7 @@ pub struct Commands {
 
 #[async_trait]
 impl Handler for Commands {
-    async fn handle(&self, job: Claimed, phase: watch::Receiver<Phase>) {
+    async fn handle(&self, job: Claimed, _slot: Slot, phase: watch::Receiver<Phase>) {
         let Claimed { info, payload, whole: _, report } = job;
         let name = format!("{} {}", info.kind, info.id);
         (self.progress)(&format!("{name}: started{}", attempt(&info)));

@@ -16,7 +16,7 @@ use super::answer::{self, Reading};
 use super::commands::released;
 use super::entry::Entry;
 use super::job::{Claimed, Document, JobInfo};
-use super::pool::{Handler, Phase, reached};
+use super::pool::{Handler, Phase, Slot, reached};
 use super::reporter::{Delivery, Entries, Notice, Order, Reporter};
 use crate::client::endpoint::Endpoint;
 use crate::domain::Signer;
@@ -43,7 +43,7 @@ pub struct Forward {
 
 #[async_trait]
 impl Handler for Forward {
-    async fn handle(&self, job: Claimed, mut phase: watch::Receiver<Phase>) {
+    async fn handle(&self, job: Claimed, _slot: Slot, mut phase: watch::Receiver<Phase>) {
         let Claimed { info, payload: _, whole, report } = job;
         let name = format!("{} {}", info.kind, info.id);
         (self.progress)(&format!("{name}: posted"));

@@ -14,7 +14,7 @@ use super::job::Claimed;
 use super::local::Local;
 use super::name::default_name;
 use super::outcome::{Failure, Outcome};
-use super::pool::{Handler, Phase, Pool};
+use super::pool::{Handler, Phase, Pool, Slot};
 use super::remote::Remote;
 use super::report::Trouble;
 use super::source::Source;
@@ -100,7 +100,8 @@ impl Worker {
         self
     }
 
-    /// How many jobs are worked on at a time; 1 if nothing is said.
+    /// How many handlers are at work at a time; 1 if nothing is said. The end of a job is stored, and the next job
+    /// claimed, while others work: when order matters between jobs, limit the queue, not the worker.
     #[must_use]
     pub fn concurrency(mut self, jobs: usize) -> Self {
         self.concurrency = jobs.max(1);
@@ -233,11 +234,11 @@ where
 
 #[async_trait]
 impl Handler for Handlers {
-    async fn handle(&self, job: Claimed, phase: watch::Receiver<Phase>) {
+    async fn handle(&self, job: Claimed, slot: Slot, phase: watch::Receiver<Phase>) {
         let begin = self.of_kind.get(&job.info.kind).or(self.of_any_kind.as_ref()).cloned();
         let begin = begin.expect("only kinds that have a handler are asked for");
         let notice = task::logged(&job.info.id);
-        task::run(job, move |context, payload| begin(context, payload), phase, notice).await;
+        task::run(job, move |context, payload| begin(context, payload), slot, phase, notice).await;
     }
 }
 

@@ -1,7 +1,8 @@
 //! The one worker loop: takes work while it has a free hand, and sees each job through.
 //!
 //! One claim is under way at a time, for as many jobs as there are free slots, so that never more jobs are held than
-//! are worked on; while it is parked, jobs run and end beside it. What a job is worked on *with* is a [`Handler`]; its
+//! are worked on; while it is parked, jobs run and end beside it. A handler may give its [`Slot`] back when all that is
+//! left of a job is to store its end: then the next jobs are claimed meanwhile. What a job is worked on *with* is a [`Handler`]; its
 //! heartbeat, the cancel and the lost lease are the business of the reporter that the handler works through
 //! ([`super::reporter`]). A gateway that is away or busy is asked again, with growing and jittered delays.
 //!
@@ -17,7 +18,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -37,6 +38,8 @@ const EARLY: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_secs(2);
 /// What one claim may ask for.
 const MAX_CLAIM: usize = 100;
+/// Jobs without a slot whose end is still being stored: more are not let pile up while a gateway is away.
+pub(super) const MAX_ENDING: usize = 500;
 
 /// How far a worker's end has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,11 +61,18 @@ pub(super) async fn reached(phase: &mut watch::Receiver<Phase>, least: Phase) {
     }
 }
 
+/// The right to work on one job. Dropped, another job may take its place.
+#[derive(Debug)]
+pub struct Slot {
+    _permit: OwnedSemaphorePermit,
+}
+
 /// What a job is worked on with.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Sees one job through to its last event: done, failed, given back when `phase` says so, or lost.
-    async fn handle(&self, job: Claimed, phase: watch::Receiver<Phase>);
+    /// Sees one job through to its last event: done, failed, given back when `phase` says so, or lost. `slot` may be
+    /// dropped before, once nothing but that event is left to do.
+    async fn handle(&self, job: Claimed, slot: Slot, phase: watch::Receiver<Phase>);
 }
 
 /// A worker: where work comes from, what is done with it, and how much at a time.
@@ -73,7 +83,7 @@ pub struct Pool {
     pub request: ClaimRequest,
     /// What is done with it.
     pub handler: Arc<dyn Handler>,
-    /// Jobs that are held at a time, at most.
+    /// Jobs that are worked on at a time, at most.
     pub concurrency: usize,
     /// How long what runs may go on once nothing more is taken.
     pub grace: Duration,
@@ -129,15 +139,12 @@ impl Pool {
         let mut away = Away::new(Arc::clone(&self.notice));
         // A claim whose answer was lost is made again as it was: its jobs may be ours already.
         let mut again: Option<Ask> = None;
+        let slots = Arc::new(Semaphore::new(self.concurrency));
         loop {
-            while jobs.len() >= self.concurrency {
-                tokio::select! {
-                    _ = jobs.join_next() => {}
-                    () = &mut stopped => return Ok(()),
-                }
+            if self.slot_is_free(&slots, jobs, &mut stopped).await.is_none() {
+                return Ok(());
             }
-            while jobs.try_join_next().is_some() {}
-            let ask = again.take().unwrap_or_else(|| self.ask(self.concurrency - jobs.len()));
+            let ask = again.take().unwrap_or_else(|| self.ask(slots.available_permits()));
             let begun = Instant::now();
             let answer = meanwhile(self.source.claim(&ask.request, &ask.key), jobs, &mut stopped).await;
             let pause = match answer {
@@ -146,7 +153,9 @@ impl Pool {
                     away.is_over();
                     let is_early = claimed.is_empty() && begun.elapsed() < EARLY.min(self.wait());
                     for job in claimed {
-                        jobs.spawn(see_through(Arc::clone(&self.handler), job, phase.subscribe()));
+                        let permit = Arc::clone(&slots).acquire_owned().await.expect("it is never closed");
+                        let slot = Slot { _permit: permit };
+                        jobs.spawn(see_through(Arc::clone(&self.handler), job, slot, phase.subscribe()));
                     }
                     is_early.then(|| EARLY.mul_f64(0.5 + rand::random::<f64>()))
                 }
@@ -160,6 +169,28 @@ impl Pool {
                 && meanwhile(tokio::time::sleep(pause), jobs, &mut stopped).await.is_none()
             {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Waits until another job may be taken; `None` when told to stop first.
+    async fn slot_is_free(
+        &self,
+        slots: &Semaphore,
+        jobs: &mut JoinSet<()>,
+        stopped: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Option<()> {
+        loop {
+            while jobs.try_join_next().is_some() {}
+            let is_free = slots.available_permits() > 0;
+            if is_free && jobs.len() < self.concurrency + MAX_ENDING {
+                return Some(());
+            }
+            tokio::select! {
+                _ = jobs.join_next() => {}
+                // Short jobs end one right after the other: one claim for all of them, not one for the first.
+                _ = slots.acquire(), if !is_free => tokio::task::yield_now().await,
+                () = &mut *stopped => return None,
             }
         }
     }
@@ -222,9 +253,9 @@ impl Away {
 }
 
 /// A handler that panics outside of what it catches itself must not leave the job to its lease.
-async fn see_through(handler: Arc<dyn Handler>, job: Claimed, phase: watch::Receiver<Phase>) {
+async fn see_through(handler: Arc<dyn Handler>, job: Claimed, slot: Slot, phase: watch::Receiver<Phase>) {
     let report = Arc::clone(&job.report);
-    let handled = AssertUnwindSafe(handler.handle(job, phase)).catch_unwind().await;
+    let handled = AssertUnwindSafe(handler.handle(job, slot, phase)).catch_unwind().await;
     if let Err(panic) = handled {
         // One try: the lease is the net below.
         let _ = report.append(json!([panicked(&*panic)]).to_string(), None).await;
