@@ -21,6 +21,7 @@ pub mod exit;
 pub mod forward;
 pub mod guard;
 pub mod handlers;
+pub mod hands;
 pub mod job;
 pub mod lines;
 pub mod local;

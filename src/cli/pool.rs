@@ -60,6 +60,8 @@ pub fn ready(args: &WorkerArgs, client: Client, handler: Arc<dyn Handler>, doing
         request,
         handler,
         concurrency: args.concurrency,
+        // Nothing that starts a process, or calls an endpoint, is short.
+        is_ahead: false,
         grace: Duration::from_millis(args.grace_ms),
         notice: notices(args).0,
     };

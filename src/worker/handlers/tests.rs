@@ -516,13 +516,44 @@ async fn the_next_jobs_are_taken_while_ends_are_stored_but_not_without_end() {
     assert_eq!(still.stored.load(Ordering::SeqCst), 0);
     // It takes more for as long as it can: a moment later it has stopped.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let most = 2 + crate::worker::pool::MAX_ENDING + 1;
+    let most = 2 + crate::worker::pool::MAX_ENDING + 2 * 500;
     assert!(still.handed.load(Ordering::SeqCst) <= most, "{} were taken", still.handed.load(Ordering::SeqCst));
     still.goes_on.add_permits(1);
     until(&|| still.stored.load(Ordering::SeqCst) > 2 * most).await;
     let _ = stop.send(());
     assert_eq!(within(running).await.expect("no panic"), Ok(()));
+    // Those that nobody had begun are given back, the others have ended.
     assert_eq!(still.stored.load(Ordering::SeqCst), still.handed.load(Ordering::SeqCst), "each end is told");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_claimed_ahead_is_not_kept_waiting_behind_a_long_one() {
+    let house = House::open().await;
+    let worker = || Worker::new(house.gateway.clone()).handle("quick", |_, (): ()| async move { Ok(()) });
+    let both = worker().handle("slow", |ctx, (): ()| async move {
+        ctx.cancelled().await;
+        Err::<(), _>(Failure::cancelled())
+    });
+    let spec = |kind: &str| json!({"kind": kind});
+    // So many quick ones that more are claimed ahead, and then one that stands in the way.
+    house.enqueue(vec![spec("quick"); 400]).await;
+    let slow = house.enqueue(vec![spec("slow")]).await[0];
+    let behind = house.enqueue(vec![spec("quick"); 50]).await;
+    let shift = house.start(both);
+    house.until(slow, |job| job.state == State::Running).await;
+    let given_back = async |id: JobId| house.until(id, |job| job.state == State::Queued).await;
+    for id in &behind {
+        assert_eq!(given_back(*id).await.attempt, 0, "no attempt is used");
+    }
+    let other = house.start(worker());
+    for id in &behind {
+        let job = house.ended(*id).await;
+        assert_eq!((job.state, job.attempt), (State::Completed, 1));
+    }
+    house.gateway.cancel(slow, None, 10_000, "test".to_owned()).await.expect("it can be cancelled");
+    house.ended(slow).await;
+    shift.end().await;
+    other.end().await;
 }
 
 #[tokio::test]
