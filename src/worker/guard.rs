@@ -3,7 +3,7 @@
 //! Nobody can handle SIGKILL, and a program that prints nothing would never notice that it works for nobody. So a
 //! runner starts a guard and tells it of every program over a socket; the socket's end, which the kernel brings about
 //! however the runner dies, is the guard's signal to stop the process groups that are still there: SIGTERM, and
-//! SIGKILL after [`GRACE`].
+//! SIGKILL five seconds later.
 //!
 //! A program is announced by its own process between `fork` and `exec`. That process holds the socket open until then,
 //! so there is no moment in which a program runs and a guard does not know it. (The kernel's own PR_SET_PDEATHSIG would

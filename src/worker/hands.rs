@@ -2,7 +2,7 @@
 //! that wait for one.
 //!
 //! Jobs that take a millisecond are claimed, and their ends stored, by dozens or not at all fast: a claim is a
-//! transaction. So as many jobs are claimed ahead as were begun within the last [`AHEAD`]; of jobs that take longer
+//! transaction. So as many jobs are claimed ahead as were begun within a tenth of a second; of jobs that take longer
 //! that is none, and nobody else is kept from them.
 
 use std::collections::VecDeque;

@@ -140,11 +140,12 @@ impl Upstream {
                 tokio::spawn(async move {
                     match tls {
                         None => serve(socket, &*script, &requests).await,
-                        // A caller who trusts another authority does not come further than this.
-                        Some(tls) => match tls.accept(socket).await {
-                            Ok(socket) => serve(socket, &*script, &requests).await,
-                            Err(_) => {}
-                        },
+                        Some(tls) => {
+                            // A caller who trusts another authority does not come further than this.
+                            if let Ok(socket) = tls.accept(socket).await {
+                                serve(socket, &*script, &requests).await;
+                            }
+                        }
                     }
                     ends.send_modify(|ends| ends.push(Instant::now()));
                 });
