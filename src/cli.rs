@@ -7,6 +7,7 @@ use crate::config::Command;
 pub mod enqueue;
 pub mod forward;
 pub mod gateway;
+pub mod guard;
 pub mod pool;
 pub mod run;
 pub mod serve;
@@ -25,5 +26,6 @@ pub async fn run(command: Command) -> ExitCode {
         Command::Forward(args) => forward::run(args).await,
         Command::Watch(args) => watch::run(args).await,
         Command::Enqueue(args) => enqueue::run(args).await,
+        Command::Guard => guard::run().await,
     }
 }

@@ -36,6 +36,9 @@ pub enum Command {
     Watch(client::WatchArgs),
     /// Hand a job to the workers
     Enqueue(client::EnqueueArgs),
+    /// Stop what a killed `run` or `work` has left running; started by them
+    #[command(hide = true)]
+    Guard,
 }
 
 impl Cli {

@@ -5,8 +5,8 @@
 //! ([`answer`]), [`handlers`] runs the Rust future of its kind ([`Worker`], with a [`Context`] in its hands).
 //! [`callbacks`] is such a worker, of the gateway's own.
 //!
-//! [`command`] sees a program through to its job's last event, [`task`] a future. [`process`] starts a program,
-//! [`pump`] and [`lines`] cut what it prints, [`entry`] tells events from text, [`exit`] decides what a way of ending
+//! [`command`] sees a program through to its job's last event, [`task`] a future. [`process`] starts a program
+//! (and [`guard`] ends it should its runner be killed), [`pump`] and [`lines`] cut what it prints, [`entry`] tells events from text, [`exit`] decides what a way of ending
 //! means. Whatever is said about a job goes through its [`reporter`]: in order, once each, while whoever says it waits
 //! rather than memory growing; it also keeps the job alive, and hears what the gateway wants. The gateway itself stands
 //! behind the small trait [`report::Report`], so that a tracked run (`milepost run`) and a leased one share all this.
@@ -19,10 +19,13 @@ pub mod context;
 pub mod entry;
 pub mod exit;
 pub mod forward;
+pub mod guard;
 pub mod handlers;
+pub mod hands;
 pub mod job;
 pub mod lines;
 pub mod local;
+pub mod name;
 pub mod outcome;
 pub mod pool;
 pub mod process;

@@ -76,6 +76,8 @@ require() {
   if wants rust browser; then
     # For the workers, and for an app of `examples/apps/`.
     command -v python3 >/dev/null || packages+=(python3)
+    # A program that `milepost work` is put around.
+    command -v ffmpeg >/dev/null && command -v ffprobe >/dev/null || packages+=(ffmpeg)
   fi
   if wants rust web browser; then
     has_node || packages+=(nodejs npm ca-certificates)

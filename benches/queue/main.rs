@@ -6,7 +6,7 @@
 //! 10^6 have ended). Peers: graphile-worker, pg-boss and BullMQ, npm packages in `peers/`. Nothing is asserted.
 //!
 //! Every process runs where the kernel puts it, on as many cores as there are: what counts is what the same machine gets
-//! done. The workers are one process with one thread, here as with the peers.
+//! done. The workers are one process with one thread, here as with the peers; those in process are threads of the gateway.
 
 mod cpu;
 mod databases;
@@ -14,6 +14,7 @@ mod depth;
 #[path = "../common/http.rs"]
 #[allow(dead_code, reason = "each bench uses a part of what they share")]
 mod http;
+mod in_process;
 mod peers;
 #[path = "../common/server.rs"]
 #[allow(dead_code, reason = "each bench uses a part of what they share")]
@@ -52,6 +53,11 @@ struct Bench {
 }
 
 fn main() {
+    if let [_, name, options] = &std::env::args().collect::<Vec<_>>()[..]
+        && name == in_process::NAME
+    {
+        return in_process::run(options);
+    }
     let words = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -124,6 +130,7 @@ impl Bench {
                     continue;
                 }
                 for store in self.stores() {
+                    self.in_process(&store, concurrency, reports).await;
                     for (claiming, setting) in [(Claiming::Singly, "claims of 1"), (Claiming::Ahead, "claims of 100")] {
                         let server = Server::start(&store, &[]).await;
                         workers::enqueue_by_thousands(server.address, WARM + JOBS).await;
@@ -148,14 +155,11 @@ impl Bench {
                     }
                 }
                 for peer in self.peers() {
-                    let mut options = peers::part("drain", concurrency, reports);
-                    options["warm"] = WARM.into();
+                    let mut options = drain_options(concurrency, reports);
                     // One job at a time takes the slowest of them a minute to get warm.
                     if peer.setting == "singly" {
                         options["warm"] = 20.into();
                     }
-                    options["jobs"] = JOBS.into();
-                    options["limit_ms"] = (LIMIT.as_millis() as u64).into();
                     match peer.play(&self.postgres, options).await {
                         Some(played) => {
                             let (jobs, time) = counted(&played.said);
@@ -165,6 +169,17 @@ impl Bench {
                     }
                 }
             }
+        }
+    }
+
+    async fn in_process(&self, store: &Store, concurrency: usize, reports: usize) {
+        let (name, setting) = (format!("Milepost, {store}"), "in process");
+        match in_process::play(store, &self.postgres, drain_options(concurrency, reports)).await {
+            Some(played) => {
+                let (jobs, time) = counted(&played.said);
+                print_rate(&name, setting, concurrency, jobs, time, &played.cpu, "per job");
+            }
+            None => println!("| {name} | {setting} | {concurrency} | did not end |"),
         }
     }
 
@@ -237,6 +252,15 @@ pub async fn analyze(server: &Server) {
         let mut connection = PgConnection::connect(&server.url).await.expect("Postgres answers");
         connection.execute("analyze").await.expect("tables can be looked at");
     }
+}
+
+/// What whoever empties a queue of waiting jobs is told.
+fn drain_options(concurrency: usize, reports: usize) -> Value {
+    let mut options = peers::part("drain", concurrency, reports);
+    options["warm"] = WARM.into();
+    options["jobs"] = JOBS.into();
+    options["limit_ms"] = (LIMIT.as_millis() as u64).into();
+    options
 }
 
 /// What a peer counted.

@@ -9,6 +9,7 @@ use super::terminal::say;
 use crate::client::{Client, ClientError};
 use crate::config::client::WorkerArgs;
 use crate::domain::{ClaimRequest, QueueName, WorkerName};
+use crate::worker::name::default_name;
 use crate::worker::pool::{Handler, Pool};
 use crate::worker::remote::Remote;
 use crate::worker::reporter::Notice;
@@ -59,6 +60,8 @@ pub fn ready(args: &WorkerArgs, client: Client, handler: Arc<dyn Handler>, doing
         request,
         handler,
         concurrency: args.concurrency,
+        // Nothing that starts a process, or calls an endpoint, is short.
+        is_ahead: false,
         grace: Duration::from_millis(args.grace_ms),
         notice: notices(args).0,
     };
@@ -94,13 +97,4 @@ pub async fn run(ready: Result<Ready, ClientError>) -> ExitCode {
 fn name(text: &str, flag: &str) -> Result<QueueName, ClientError> {
     QueueName::parse(text)
         .ok_or_else(|| ClientError::Address(format!("{flag} {text:?} must match [A-Za-z0-9._-]{{1,64}}")))
-}
-
-/// The machine and the process, within what a worker's name may be.
-fn default_name() -> String {
-    let host = nix::unistd::gethostname().ok();
-    let host = host.map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
-    let host: String =
-        host.chars().take(100).map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' }).collect();
-    format!("{}:{}", if host.is_empty() { "worker" } else { &host }, std::process::id())
 }

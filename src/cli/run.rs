@@ -12,7 +12,7 @@ use tokio::signal::unix::SignalKind;
 
 use super::signals::FirstSignal;
 use super::terminal::say;
-use super::{gateway, signals};
+use super::{gateway, guard, signals};
 use crate::client::{self, Client, ClientError, Enqueued};
 use crate::config::client::{OutputKind, RunArgs};
 use crate::worker::command::{Cause, DEFAULT_GRACE, Finished, Run, run as run_command};
@@ -151,6 +151,7 @@ fn program(args: &RunArgs, client: &Client, enqueued: &Enqueued) -> Program {
         command: args.command.clone(),
         environment: info.environment(&client.address().to_string()),
         input: Input::Inherit,
+        guard: guard::start(),
     }
 }
 

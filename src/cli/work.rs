@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use super::pool::Ready;
-use super::{gateway, pool};
+use super::{gateway, guard, pool};
 use crate::client::ClientError;
 use crate::config::client::{OutputKind, WorkArgs};
 use crate::worker::commands::Commands;
@@ -20,6 +20,7 @@ fn ready(args: WorkArgs) -> Result<Ready, ClientError> {
     let (notice, progress) = pool::notices(&args.worker);
     let commands = Commands {
         command: args.command,
+        guard: guard::start(),
         url: client.address().to_string(),
         cut: match args.output {
             OutputKind::Log => Cut::Lines,

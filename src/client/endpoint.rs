@@ -230,11 +230,12 @@ impl Reply {
         Ok(body)
     }
 
-    /// The beginning of the body, as text: as much as comes, up to about `limit` bytes.
-    pub async fn beginning(mut self, limit: usize) -> String {
+    /// The beginning of the body, as text: what comes within `patience`, up to `limit` bytes.
+    pub async fn beginning(mut self, limit: usize, patience: Duration) -> String {
+        let until = tokio::time::Instant::now() + patience;
         let mut body = Vec::new();
         while body.len() < limit
-            && let Ok(Some(chunk)) = self.chunk().await
+            && let Ok(Ok(Some(chunk))) = tokio::time::timeout_at(until, self.chunk()).await
         {
             body.extend_from_slice(&chunk[..chunk.len().min(limit - body.len())]);
         }

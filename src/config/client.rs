@@ -17,7 +17,9 @@ A line on stdout that is a JSON object {\"type\":…,\"data\":…} is an event o
 {\"type\":\"progress\",\"data\":{\"percent\":40,\"phase\":\"encoding\"}}. A `completed` line is appended when the command
 exits with 0. The command finds its job in MILEPOST_URL, MILEPOST_JOB_ID, MILEPOST_QUEUE, MILEPOST_KIND,
 MILEPOST_SUBJECT, MILEPOST_ATTEMPT and MILEPOST_RUN. It runs in a process group of its own: SIGTERM goes to the whole
-group on Ctrl-C and on a cancel, SIGKILL after the grace time or on a second Ctrl-C.";
+group on Ctrl-C and on a cancel, SIGKILL after the grace time or on a second Ctrl-C. If milepost itself is killed, a
+second process of it (\"milepost guard\") stops the group: SIGTERM, SIGKILL 5 s later. A process that has left the group
+(setsid) is not reached, and nothing is stopped when that second process is killed, too.";
 
 const WORK_CONTRACT: &str = "\
 The command is run once per job, in a process group of its own. It reads the job's payload, as JSON, from stdin, and
@@ -33,12 +35,17 @@ when the cancel's grace time is over; a lost lease does so within a second.
 On SIGTERM, SIGINT and SIGHUP no more jobs are taken. What runs may go on for --grace-ms; then it is sent SIGTERM (5 s
 later SIGKILL), and its job is released, which uses no attempt. A second signal does that at once.
 
+If the worker itself is killed, a second process of it (\"milepost guard\") stops what still runs: SIGTERM, SIGKILL 5 s
+later; the job is given to another worker when its lease has run out. A process that has left the command's group
+(setsid) is not reached, and nothing is stopped when that second process is killed, too.
+
 Exit codes: 0 stopped, 1 the gateway refuses to give work (a wrong key, say), 2 wrong usage. A gateway that cannot be
 reached is waited for.";
 
 const FORWARD_CONTRACT: &str = "\
 Each job is POSTed as {\"job\":{its state and its payload},\"run\":3}. With a secret the request carries webhook-id,
 webhook-timestamp and webhook-signature (Standard Webhooks 1.0); the id is that of the run. Redirects are not followed.
+https needs a certificate that this machine trusts, or the authority that SSL_CERT_FILE names.
 
 The answer is the job's end:
   2xx, JSON          completes it. An object of an Outcome's fields alone (ok, status, items, metrics, note, artifacts,

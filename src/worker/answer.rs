@@ -21,7 +21,7 @@ pub const ACCEPT: &str = "application/json, application/x-ndjson, text/event-str
 /// How much of an error's body is kept in the failure.
 const MAX_ERROR_BYTES: usize = 2_000;
 /// How long an error's body is waited for: its status has said what matters.
-const ERROR_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How answers are read.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +76,7 @@ async fn refused(reply: Reply) -> Entry {
     let status = reply.status();
     let retry_after = reply.retry_after().filter(|_| matches!(status, 429 | 503));
     let location = reply.location().map(|to| format!(", redirecting to {to}")).unwrap_or_default();
-    let body = tokio::time::timeout(ERROR_PATIENCE, reply.beginning(MAX_ERROR_BYTES)).await.unwrap_or_default();
+    let body = reply.beginning(MAX_ERROR_BYTES, ERROR_PATIENCE).await;
     let line = body.lines().find(|line| !line.trim().is_empty()).map(|line| format!(": {}", line.trim()));
     let mut more = Map::new();
     more.insert("retryable".into(), matches!(status, 429 | 500..=599).into());
@@ -107,12 +107,15 @@ impl Stream<'_> {
         let Ok(answer) = parse_json(&body) else {
             return Ok(failed("invalid_answer", "the answer is no JSON", json!({"retryable": false})));
         };
-        if let Some(completion) = &mut self.completion
-            && let Some(text) = completion.take(&answer)
-        {
-            self.output(&text).await;
-            let metrics = answer.get("usage").cloned();
-            return Ok(completed(outcome(answer, metrics)));
+        if let Some(completion) = &mut self.completion {
+            if let Some(failed) = error_of(&answer) {
+                return Ok(failed);
+            }
+            if let Some(text) = completion.take(&answer) {
+                self.output(&text).await;
+                let metrics = answer.get("usage").cloned();
+                return Ok(completed(outcome(answer, metrics)));
+            }
         }
         if is_outcome(&answer) {
             return Ok(completed(answer));
@@ -184,9 +187,8 @@ impl Stream<'_> {
                 return Some(completion.completed());
             }
             let chunk = parse_json(text.as_bytes()).unwrap_or_default();
-            if let Some(message) = error_of(&chunk) {
-                let more = json!({"retryable": true, "details": {"error": chunk["error"]}});
-                return Some(failed("upstream_error", &message, more));
+            if let Some(failed) = error_of(&chunk) {
+                return Some(failed);
             }
             if let Some(text) = completion.take(&chunk) {
                 self.output(&text).await;
@@ -238,18 +240,19 @@ impl Completion {
     fn take(&mut self, chunk: &Value) -> Option<String> {
         let choices = chunk.get("choices")?.as_array()?;
         self.has_begun = true;
+        // One job has one output: that of the first choice.
+        let is_first = |choice: &&Value| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0;
+        let first = choices.iter().find(is_first);
         for (kept, said) in [
             (&mut self.model, chunk.get("model")),
             (&mut self.usage, chunk.get("usage")),
-            (&mut self.finish_reason, choices.first().and_then(|choice| choice.get("finish_reason"))),
+            (&mut self.finish_reason, first.and_then(|choice| choice.get("finish_reason"))),
         ] {
             if let Some(said) = said.filter(|said| !said.is_null()) {
                 *kept = said.clone();
             }
         }
-        // One job has one output: that of the first choice.
-        let is_first = |choice: &&Value| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0;
-        let text = choices.iter().find(is_first).and_then(|choice| {
+        let text = first.and_then(|choice| {
             ["/delta/content", "/message/content", "/text"].iter().find_map(|at| choice.pointer(at)?.as_str())
         });
         Some(text.unwrap_or_default().to_owned())
@@ -279,11 +282,12 @@ fn outcome(data: Value, usage: Option<Value>) -> Value {
     outcome.into()
 }
 
-/// What an API that has begun its stream with 200 says when it cannot go on.
-fn error_of(chunk: &Value) -> Option<String> {
-    let error = chunk.get("error").filter(|error| error.is_object() || error.is_string())?;
+/// What an API says that has answered 200 before it knew that it cannot go on.
+fn error_of(said: &Value) -> Option<Entry> {
+    let error = said.get("error").filter(|error| error.is_object() || error.is_string())?;
     let message = error.as_str().or_else(|| error["message"].as_str()).unwrap_or("no message");
-    Some(format!("the stream broke off with an error: {message}"))
+    let more = json!({"retryable": true, "details": {"error": error}});
+    Some(failed("upstream_error", &format!("the completion broke off with an error: {message}"), more))
 }
 
 fn check_length(line: &[u8]) -> Result<(), PostError> {

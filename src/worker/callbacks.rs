@@ -10,9 +10,11 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::answer::ERROR_PATIENCE;
 use super::context::Context;
 use super::forward::unix_seconds;
 use super::handlers::Worker;
+use super::name::default_name;
 use super::outcome::{Failure, Outcome};
 use crate::client::endpoint::{Courier, PostError, Reply};
 use crate::domain::{QueueName, Signer};
@@ -64,7 +66,8 @@ impl Callbacks {
         let courier = Courier::new(self.is_private_allowed)?;
         let sender = Arc::new(Sender { courier, signer: self.signer, url: self.url });
         let worker = Worker::new(gateway)
-            .name(format!("milepost:{}", std::process::id()))
+            // It stands in the list of workers beside those of people: what it is, and which node has it.
+            .name(format!("{}@{}", QueueName::callbacks().as_str(), default_name()))
             .queue(QueueName::callbacks().as_str())
             .concurrency(CONCURRENCY)
             .lease(LEASE)
@@ -102,7 +105,7 @@ impl Sender {
 async fn refused(reply: Reply) -> Failure {
     let (status, retry_after) = (reply.status(), reply.retry_after());
     let code = format!("http_{status}");
-    let body = reply.beginning(MAX_ANSWER_BYTES).await;
+    let body = reply.beginning(MAX_ANSWER_BYTES, ERROR_PATIENCE).await;
     let failure = Failure::new(code, format!("the receiver answered {status}")).details(json!({"body": body}));
     match (status, retry_after) {
         // "Gone": it does not want to hear of this any more.

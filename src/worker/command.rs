@@ -91,6 +91,7 @@ pub async fn run(run: Run, report: Arc<dyn Report>, mut interrupts: mpsc::Receiv
             drop(entries);
             let looking_out = tokio::spawn(look_out(group, run.program.input.is_terminal(), Arc::clone(&notice)));
             let (exit, cause) = supervise(&mut child, group, run.grace, &mut interrupts, orders.clone()).await;
+            run.program.has_ended(group);
             looking_out.abort();
             reporter.program_ended();
             ended.send_replace(true);
@@ -228,9 +229,7 @@ async fn look_out(group: Group, terminal: bool, notice: Notice) {
 }
 
 fn ask(group: Group) -> Instant {
-    group.signal(Signal::SIGTERM);
-    // A stopped process would hear it only when continued.
-    group.signal(Signal::SIGCONT);
+    group.ask_to_stop();
     Instant::now()
 }
 

@@ -12,9 +12,10 @@ use tokio::time::Instant;
 use super::command::{self, Cause, Finished, Run};
 use super::entry::Entry;
 use super::exit::Exit;
+use super::guard::Guard;
 use super::job::{Claimed, JobInfo};
 use super::lines::Cut;
-use super::pool::{Handler, Phase};
+use super::pool::{Handler, Phase, Slot};
 use super::process::{Input, Program};
 use super::reporter::{Delivery, Notice};
 
@@ -26,6 +27,8 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 pub struct Commands {
     /// The command and its arguments.
     pub command: Vec<OsString>,
+    /// Who stops commands if we are killed.
+    pub guard: Option<Guard>,
     /// The gateway's address, which the command is told.
     pub url: String,
     /// What becomes of lines that are no events.
@@ -38,7 +41,7 @@ pub struct Commands {
 
 #[async_trait]
 impl Handler for Commands {
-    async fn handle(&self, job: Claimed, phase: watch::Receiver<Phase>) {
+    async fn handle(&self, job: Claimed, _slot: Slot, phase: watch::Receiver<Phase>) {
         let Claimed { info, payload, whole: _, report } = job;
         let name = format!("{} {}", info.kind, info.id);
         (self.progress)(&format!("{name}: started{}", attempt(&info)));
@@ -47,6 +50,7 @@ impl Handler for Commands {
                 command: self.command.clone(),
                 environment: info.environment(&self.url),
                 input: Input::Bytes(payload.into_bytes()),
+                guard: self.guard.clone(),
             },
             cut: self.cut,
             echo: false,

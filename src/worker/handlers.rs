@@ -12,8 +12,9 @@ use tokio::sync::{mpsc, watch};
 use super::context::Context;
 use super::job::Claimed;
 use super::local::Local;
+use super::name::default_name;
 use super::outcome::{Failure, Outcome};
-use super::pool::{Handler, Phase, Pool};
+use super::pool::{Handler, Phase, Pool, Slot};
 use super::remote::Remote;
 use super::report::Trouble;
 use super::source::Source;
@@ -83,7 +84,7 @@ impl Worker {
     fn of(source: Arc<dyn Source>) -> Self {
         Self {
             source,
-            name: format!("rust:{}", std::process::id()),
+            name: default_name(),
             queues: Vec::new(),
             handlers: Handlers::default(),
             concurrency: 1,
@@ -99,14 +100,16 @@ impl Worker {
         self
     }
 
-    /// How many jobs are worked on at a time; 1 if nothing is said.
+    /// How many handlers are at work at a time; 1 if nothing is said. The end of a job is stored, and the next jobs
+    /// claimed, while others work; of short jobs as many are claimed ahead as are done in a tenth of a second. When
+    /// order matters between jobs, limit the queue, not the worker.
     #[must_use]
     pub fn concurrency(mut self, jobs: usize) -> Self {
         self.concurrency = jobs.max(1);
         self
     }
 
-    /// The name that those who look after the gateway see: `[A-Za-z0-9._:@-]{1,128}`.
+    /// The name that those who look after the gateway see: `[A-Za-z0-9._:@-]{1,128}`; `host:pid` if nothing is said.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
@@ -206,6 +209,7 @@ impl Worker {
             },
             handler: Arc::new(self.handlers),
             concurrency: self.concurrency,
+            is_ahead: true,
             grace: self.grace,
             notice: Arc::new(|text| tracing::warn!("{text}")),
         })
@@ -232,11 +236,11 @@ where
 
 #[async_trait]
 impl Handler for Handlers {
-    async fn handle(&self, job: Claimed, phase: watch::Receiver<Phase>) {
+    async fn handle(&self, job: Claimed, slot: Slot, phase: watch::Receiver<Phase>) {
         let begin = self.of_kind.get(&job.info.kind).or(self.of_any_kind.as_ref()).cloned();
         let begin = begin.expect("only kinds that have a handler are asked for");
         let notice = task::logged(&job.info.id);
-        task::run(job, move |context, payload| begin(context, payload), phase, notice).await;
+        task::run(job, move |context, payload| begin(context, payload), slot, phase, notice).await;
     }
 }
 

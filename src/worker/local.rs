@@ -78,6 +78,11 @@ impl Source for Local {
         Ok(claimed)
     }
 
+    /// The limit of requests does not bind us; more at once would keep the gateway's other callers waiting.
+    fn max_claim(&self) -> usize {
+        500
+    }
+
     async fn closed(&self) {
         self.0.drained().await;
     }

@@ -1,7 +1,9 @@
 //! The one worker loop: takes work while it has a free hand, and sees each job through.
 //!
 //! One claim is under way at a time, for as many jobs as there are free slots, so that never more jobs are held than
-//! are worked on; while it is parked, jobs run and end beside it. What a job is worked on *with* is a [`Handler`]; its
+//! are worked on; while it is parked, jobs run and end beside it. A handler may give its [`Slot`] back when all that is
+//! left of a job is to store its end: then the next jobs are claimed meanwhile. Workers of many short jobs claim a few
+//! ahead ([`super::hands`]); one that waits too long for its slot, or whose worker stops, is given back. What a job is worked on *with* is a [`Handler`]; its
 //! heartbeat, the cancel and the lost lease are the business of the reporter that the handler works through
 //! ([`super::reporter`]). A gateway that is away or busy is asked again, with growing and jittered delays.
 //!
@@ -21,6 +23,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+pub use super::hands::Slot;
+use super::hands::{Hands, Pace, Waiting};
 use super::job::Claimed;
 use super::report::Trouble;
 use super::reporter::Notice;
@@ -35,8 +39,10 @@ const RETRY_CAP: Duration = Duration::from_secs(5);
 const EARLY: Duration = Duration::from_secs(1);
 /// Trouble that lasts shorter than this is nobody's business.
 const QUIET: Duration = Duration::from_secs(2);
-/// What one claim may ask for.
-const MAX_CLAIM: usize = 100;
+/// How long a job that was claimed ahead waits for a slot, at most; less if its lease is short.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// Jobs without a slot whose end is still being stored: more are not let pile up while a gateway is away.
+pub(super) const MAX_ENDING: usize = 500;
 
 /// How far a worker's end has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,8 +67,9 @@ pub(super) async fn reached(phase: &mut watch::Receiver<Phase>, least: Phase) {
 /// What a job is worked on with.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Sees one job through to its last event: done, failed, given back when `phase` says so, or lost.
-    async fn handle(&self, job: Claimed, phase: watch::Receiver<Phase>);
+    /// Sees one job through to its last event: done, failed, given back when `phase` says so, or lost. `slot` may be
+    /// dropped before, once nothing but that event is left to do.
+    async fn handle(&self, job: Claimed, slot: Slot, phase: watch::Receiver<Phase>);
 }
 
 /// A worker: where work comes from, what is done with it, and how much at a time.
@@ -73,8 +80,10 @@ pub struct Pool {
     pub request: ClaimRequest,
     /// What is done with it.
     pub handler: Arc<dyn Handler>,
-    /// Jobs that are held at a time, at most.
+    /// Jobs that are worked on at a time, at most.
     pub concurrency: usize,
+    /// Whether short jobs are claimed ahead.
+    pub is_ahead: bool,
     /// How long what runs may go on once nothing more is taken.
     pub grace: Duration,
     /// Who is told about trouble with the gateway.
@@ -129,15 +138,12 @@ impl Pool {
         let mut away = Away::new(Arc::clone(&self.notice));
         // A claim whose answer was lost is made again as it was: its jobs may be ours already.
         let mut again: Option<Ask> = None;
+        let (hands, mut pace) = (Hands::new(self.concurrency), Pace::new());
         loop {
-            while jobs.len() >= self.concurrency {
-                tokio::select! {
-                    _ = jobs.join_next() => {}
-                    () = &mut stopped => return Ok(()),
-                }
-            }
-            while jobs.try_join_next().is_some() {}
-            let ask = again.take().unwrap_or_else(|| self.ask(self.concurrency - jobs.len()));
+            let Some(room) = self.room(&hands, &mut pace, jobs, &mut stopped).await else {
+                return Ok(());
+            };
+            let ask = again.take().unwrap_or_else(|| self.ask(room));
             let begun = Instant::now();
             let answer = meanwhile(self.source.claim(&ask.request, &ask.key), jobs, &mut stopped).await;
             let pause = match answer {
@@ -146,7 +152,9 @@ impl Pool {
                     away.is_over();
                     let is_early = claimed.is_empty() && begun.elapsed() < EARLY.min(self.wait());
                     for job in claimed {
-                        jobs.spawn(see_through(Arc::clone(&self.handler), job, phase.subscribe()));
+                        let patience = MAX_WAIT.min(Duration::from_millis(self.request.lease_ms / 3));
+                        let (handler, waiting) = (Arc::clone(&self.handler), hands.wait());
+                        jobs.spawn(see_through(handler, job, waiting, patience, phase.subscribe()));
                     }
                     is_early.then(|| EARLY.mul_f64(0.5 + rand::random::<f64>()))
                 }
@@ -164,12 +172,36 @@ impl Pool {
         }
     }
 
+    /// Waits until more jobs may be taken, and says how many; `None` when told to stop first.
+    async fn room(
+        &self,
+        hands: &Hands,
+        pace: &mut Pace,
+        jobs: &mut JoinSet<()>,
+        stopped: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Option<usize> {
+        loop {
+            while jobs.try_join_next().is_some() {}
+            let ahead = if self.is_ahead { pace.ahead(hands) } else { 0 };
+            let room = hands.room(ahead);
+            if room > 0 && jobs.len() < self.concurrency + ahead + MAX_ENDING {
+                return Some(room);
+            }
+            tokio::select! {
+                Some(_) = jobs.join_next() => {}
+                // Short jobs end one right after the other: one claim for all of them, not one for the first.
+                () = hands.changed() => tokio::task::yield_now().await,
+                () = &mut *stopped => return None,
+            }
+        }
+    }
+
     fn wait(&self) -> Duration {
         Duration::from_millis(self.request.wait_ms)
     }
 
     fn ask(&self, free: usize) -> Ask {
-        let request = ClaimRequest { max: free.clamp(1, MAX_CLAIM), ..self.request.clone() };
+        let request = ClaimRequest { max: free.clamp(1, self.source.max_claim()), ..self.request.clone() };
         Ask { request, key: client::idempotency_key() }
     }
 }
@@ -222,12 +254,35 @@ impl Away {
 }
 
 /// A handler that panics outside of what it catches itself must not leave the job to its lease.
-async fn see_through(handler: Arc<dyn Handler>, job: Claimed, phase: watch::Receiver<Phase>) {
+async fn see_through(
+    handler: Arc<dyn Handler>,
+    job: Claimed,
+    waiting: Waiting,
+    patience: Duration,
+    mut phase: watch::Receiver<Phase>,
+) {
     let report = Arc::clone(&job.report);
-    let handled = AssertUnwindSafe(handler.handle(job, phase)).catch_unwind().await;
+    // Each of these is one try: the lease is the net below.
+    let slot = tokio::select! {
+        biased;
+        slot = waiting.slot() => slot,
+        reason = given_up(&mut phase, patience) => {
+            let released = json!([{"type": "released", "data": {"reason": reason}}]);
+            let _ = report.append(released.to_string(), None).await;
+            return;
+        }
+    };
+    let handled = AssertUnwindSafe(handler.handle(job, slot, phase)).catch_unwind().await;
     if let Err(panic) = handled {
-        // One try: the lease is the net below.
         let _ = report.append(json!([panicked(&*panic)]).to_string(), None).await;
+    }
+}
+
+/// Completes when a job is to wait for a slot no longer; why.
+async fn given_up(phase: &mut watch::Receiver<Phase>, patience: Duration) -> &'static str {
+    tokio::select! {
+        () = reached(phase, Phase::Finishing) => "worker_shutdown",
+        () = tokio::time::sleep(patience) => "worker_busy",
     }
 }
 

@@ -11,6 +11,8 @@ use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin, Command};
 
+use super::guard::Guard;
+
 /// How often a group is looked at that has been told to go.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -43,6 +45,8 @@ pub struct Program {
     pub environment: Vec<(&'static str, Option<OsString>)>,
     /// Its standard input.
     pub input: Input,
+    /// Who stops it if we are killed.
+    pub guard: Option<Guard>,
 }
 
 /// The process group of a started program.
@@ -76,12 +80,22 @@ impl Program {
             Input::Inherit => Stdio::inherit(),
             Input::Bytes(_) => Stdio::piped(),
         });
+        if let Some(guard) = &self.guard {
+            guard.accompany(&mut command);
+        }
         let mut child = command.spawn()?;
         let id = child.id().expect("a child that was never waited for has an id");
         if let (Input::Bytes(bytes), Some(stdin)) = (&self.input, child.stdin.take()) {
             tokio::spawn(feed(stdin, bytes.clone()));
         }
         Ok((child, Group(Pid::from_raw(id as i32))))
+    }
+
+    /// It has ended; what it has left behind in its group may go on.
+    pub(super) fn has_ended(&self, group: Group) {
+        if let Some(guard) = &self.guard {
+            guard.dismiss(group);
+        }
     }
 }
 
@@ -93,6 +107,25 @@ async fn feed(mut stdin: ChildStdin, bytes: Vec<u8>) {
 }
 
 impl Group {
+    /// The group of this process, which leads one.
+    #[must_use]
+    pub fn led_by(leader: Pid) -> Self {
+        Self(leader)
+    }
+
+    /// The group's number, which is its leader's.
+    #[must_use]
+    pub fn id(self) -> Pid {
+        self.0
+    }
+
+    /// Sends SIGTERM, so that it is heard.
+    pub fn ask_to_stop(self) {
+        self.signal(Signal::SIGTERM);
+        // A stopped process would hear it only when continued.
+        self.signal(Signal::SIGCONT);
+    }
+
     /// Signals every process of the group; one that is gone is no fault.
     pub fn signal(self, signal: Signal) {
         let _ = killpg(self.0, signal);

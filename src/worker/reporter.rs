@@ -31,6 +31,8 @@ const LAST_PATIENCE: Duration = Duration::from_secs(60);
 /// How long an answer is still waited for when the user does not want to wait any more.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 const RETRY_BASE: Duration = Duration::from_millis(200);
+/// When the heart of a leased job begins to beat.
+const FIRST_BEAT: Duration = Duration::from_millis(50);
 /// A refusal of something this small is no matter of its size: the job is full.
 const SMALL_BYTES: usize = 32 << 10;
 
@@ -54,7 +56,7 @@ struct Pace {
 }
 
 impl Pace {
-    fn of(lease: Option<Duration>) -> Self {
+    fn of(lease: Option<Duration>, first: Duration) -> Self {
         let usual = Self {
             first: Duration::ZERO,
             held: Duration::from_secs(10),
@@ -64,7 +66,7 @@ impl Pace {
         };
         let Some(lease) = lease else { return usual };
         Self {
-            first: Duration::from_millis(50),
+            first,
             held: usual.held.min(lease / 3),
             late: usual.late.min((lease / 3).max(Duration::from_secs(2))),
             rest: usual.rest.min(lease / 4),
@@ -143,10 +145,20 @@ impl Reporter {
     /// Starts reporting. The reporter ends when every clone of the returned [`Entries`] is gone.
     #[must_use]
     pub fn start(report: Arc<dyn Report>, notice: Notice) -> (Self, Entries, watch::Receiver<Order>) {
+        Self::start_listening(report, FIRST_BEAT, notice)
+    }
+
+    /// As [`Reporter::start`]; a cancel of a leased job is heard from `first_beat` on.
+    #[must_use]
+    pub fn start_listening(
+        report: Arc<dyn Report>,
+        first_beat: Duration,
+        notice: Notice,
+    ) -> (Self, Entries, watch::Receiver<Order>) {
         let (queue, queued) = mpsc::channel(BUFFERED_ENTRIES);
         let (orders, order) = watch::channel(Order::Go);
         let shared = Arc::new(Shared {
-            pace: Pace::of(report.lease()),
+            pace: Pace::of(report.lease(), first_beat),
             report,
             notice,
             orders,

@@ -13,6 +13,11 @@ pub trait Source: Send + Sync + 'static {
     /// has answered, it takes nothing. The same key and request answer with the same jobs while they are ours.
     async fn claim(&self, request: &ClaimRequest, idempotency_key: &str) -> Result<Vec<Claimed>, Trouble>;
 
+    /// What one claim may ask for.
+    fn max_claim(&self) -> usize {
+        100
+    }
+
     /// Completes when nothing more will ever come from here.
     async fn closed(&self) {
         std::future::pending().await

@@ -21,7 +21,7 @@ use super::context::Context;
 use super::entry::Entry;
 use super::job::Claimed;
 use super::outcome::{Failure, Outcome};
-use super::pool::{Phase, panicked, reached};
+use super::pool::{Phase, Slot, panicked, reached};
 use super::report::CancelRequest;
 use super::reporter::{Notice, Order, Reporter};
 
@@ -53,6 +53,7 @@ enum Cause {
 pub(super) async fn run(
     job: Claimed,
     begin: impl FnOnce(Context, String) -> Work + Send,
+    slot: Slot,
     mut phase: watch::Receiver<Phase>,
     notice: Notice,
 ) {
@@ -116,6 +117,8 @@ pub(super) async fn run(
         (end, cause)
     };
     way.close();
+    // The next job need not wait until this one's end is stored.
+    drop(slot);
     reporter.program_ended();
     let abandon = reporter.abandon();
     let mut finish = pin!(reporter.finish(last_event(end, cause)));

@@ -7,14 +7,17 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Job, PATIENCE, Queue, Received, Script, Server, Store, Upstream, eventually, number, on_both_stores, text,
+    Authority, Job, PATIENCE, Queue, Received, Script, Server, Store, Upstream, eventually, number, on_both_stores,
+    text,
 };
-use crate::signature::{OLD_SECRET, SECRET, assert_signed};
+use crate::signature::{OLD_SECRET, SECRET, assert_library_verifies, assert_signed};
 
 on_both_stores!(
     every_end_is_told_once,
     a_try_that_failed_is_made_again_with_the_same_id,
     gone_stops_for_good,
+    a_receiver_is_called_by_https_if_its_certificate_is_trusted,
+    who_sends_them_stands_among_the_workers,
     a_redirect_is_not_followed,
     a_private_address_is_refused_at_enqueue,
     a_name_that_leads_inside_is_refused_at_delivery,
@@ -96,6 +99,7 @@ async fn every_end_is_told_once(store: Store) {
         assert_eq!(mine[0].header("milepost-url"), "https://jobs.example");
         assert_signed(mine[0], &[SECRET, OLD_SECRET]);
     }
+    assert_library_verifies(&requests, &[SECRET, OLD_SECRET]).await;
     let all_done = async || {
         let jobs = callbacks(&server).await;
         jobs.iter().all(|job| job["state"] == "completed").then_some(jobs)
@@ -129,11 +133,55 @@ async fn a_try_that_failed_is_made_again_with_the_same_id(store: Store) {
 }
 
 async fn gone_stops_for_good(store: Store) {
-    let (server, receiver) = (calling(store).await, told("410 Gone").await);
-    tracked(&server, &receiver.url("/")).await.complete().await;
-    let job = callback(&server, "its end", |job| job["terminal"] == true).await;
-    assert_eq!((&job["state"], &job["error"]["code"]), (&json!("failed"), &json!("http_410")));
-    assert_eq!((number(&job["attempt"]), receiver.received().len()), (1, 1));
+    let server = calling(store).await;
+    // Also when the answer never becomes whole: its status has said what matters.
+    let endless = || Script::raw("HTTP/1.1 410 Gone\r\nContent-Length: 100\r\n\r\ngone").held();
+    for (receiver, said) in [(told("410 Gone").await, ""), (Upstream::start(move |_, _| endless()).await, "gone")] {
+        let ended = tracked(&server, &receiver.url("/")).await;
+        ended.complete().await;
+        let is_of = |job: &Value| job["meta"]["job"] == ended.id.as_str() && job["terminal"] == true;
+        let job = callback(&server, "its end", is_of).await;
+        assert_eq!((&job["state"], &job["error"]["code"]), (&json!("failed"), &json!("http_410")));
+        assert_eq!((number(&job["attempt"]), receiver.received().len()), (1, 1));
+        assert_eq!(job["error"]["details"]["body"], said);
+    }
+}
+
+async fn a_receiver_is_called_by_https_if_its_certificate_is_trusted(store: Store) {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let flags = [&PUBLIC_URL[..], &["--webhook-secret", SECRET, "--allow-private-callbacks"]].concat();
+    let server = store.serve_in(&[("SSL_CERT_FILE", &authority.file())], &flags).await;
+    let (receiver, other) = (
+        Upstream::secure(&authority, |_, _| Script::status("200 OK")).await,
+        Upstream::secure(&stranger, |_, _| Script::status("200 OK")).await,
+    );
+    let job = tracked(&server, &receiver.url("/hook")).await;
+    job.complete().await;
+    let requests = receiver.requests(1).await;
+    assert_eq!(requests[0].json()["id"], job.id.as_str());
+    assert_library_verifies(&requests, &[SECRET]).await;
+    tracked(&server, &other.url("/hook")).await.complete().await;
+    let failed = callback(&server, "a failed try", |job| !job["error"].is_null()).await;
+    let error = &failed["error"];
+    assert_eq!((&error["code"], &error["retryable"]), (&json!("receiver_unreachable"), &json!(true)));
+    assert!(text(&error["message"]).contains("certificate"), "{error}");
+    assert!(other.received().is_empty(), "who cannot be trusted is told nothing");
+}
+
+async fn who_sends_them_stands_among_the_workers(store: Store) {
+    let (server, receiver) = (calling(store).await, Upstream::start(|_, _| Script::never()).await);
+    let job = tracked(&server, &receiver.url("/")).await;
+    job.complete().await;
+    receiver.requests(1).await;
+    let sending = callback(&server, "a try", |job| job["state"] == "running").await;
+    let listed = server.get("/v1/workers").send().await.expect(200);
+    let workers = listed["workers"].as_array().expect("a list");
+    let ours: Vec<&Value> =
+        workers.iter().filter(|worker| text(&worker["worker"]).starts_with("milepost.callbacks@")).collect();
+    assert_eq!(ours.len(), 1, "{listed}");
+    assert_eq!(ours[0]["worker"], sending["worker"]);
+    assert!(text(&ours[0]["worker"]).ends_with(&format!(":{}", server.pid())), "of which process: {listed}");
+    assert_eq!(ours[0]["jobs"][0]["id"], sending["id"]);
 }
 
 async fn a_redirect_is_not_followed(store: Store) {

@@ -78,9 +78,14 @@ pub fn milepost(server: &Server, arguments: &[&str]) -> Running {
 
 /// Starts `milepost` with these arguments and this `MILEPOST_URL`.
 pub fn milepost_at(url: &str, arguments: &[&str]) -> Running {
+    start(milepost_command(url, arguments))
+}
+
+/// `milepost` with these arguments and this `MILEPOST_URL`, not started yet.
+pub fn milepost_command(url: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_milepost"));
     command.args(arguments).env("MILEPOST_URL", url).env_remove("MILEPOST_KEY");
-    start(command)
+    command
 }
 
 /// Starts a command with its output captured.

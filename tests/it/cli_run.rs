@@ -371,10 +371,9 @@ fn a_silent_command_stays_alive_and_a_killed_runner_times_out() {
         let killed_job = killed.job(&server).await;
         let orphan = killed.prints("\n").await.trim().to_owned();
         killed.signal(Signal::SIGKILL);
+        eventually(PATIENCE, "the end of the command", async || is_gone(&orphan).then_some(())).await;
         let state = killed_job.until("the end of the job", Duration::from_secs(70), |s| s["terminal"] == true).await;
         assert_eq!((&state["state"], &state["error"]["code"]), (&json!("failed"), &json!("timed_out")));
-        let orphan: i32 = orphan.parse().expect("a pid");
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(orphan), Signal::SIGKILL).expect("it was left alone");
         assert_eq!(silent.ended_within(Duration::from_secs(60)).await.code, 0);
         assert_eq!(silent_job.state().await["state"], "completed");
     });

@@ -30,19 +30,19 @@ on_both_stores!(
 );
 
 /// A queue of the test's own.
-struct Lane {
-    server: Server,
-    queue: String,
+pub struct Lane {
+    pub server: Server,
+    pub queue: String,
 }
 
 impl Lane {
-    async fn of(store: Store) -> Self {
+    pub async fn of(store: Store) -> Self {
         let server = store.shared().await;
         Self { queue: server.own_queue(), server }
     }
 
     /// Enqueues with these fields beside the usual ones; a retry comes at once.
-    async fn job(&self, fields: Value) -> Job {
+    pub async fn job(&self, fields: Value) -> Job {
         let mut spec = json!({"queue": self.queue, "kind": "test", "backoff": {"initial_ms": 1}});
         let fields = fields.as_object().expect("fields are an object").clone();
         spec.as_object_mut().expect("a spec is an object").extend(fields);
@@ -50,14 +50,18 @@ impl Lane {
     }
 
     /// A worker that runs a shell script for each job.
-    fn work(&self, flags: &[&str], script: &str) -> Running {
-        let arguments = [&["work", "--queue", &self.queue], flags, &["--", "sh", "-c", script]].concat();
-        milepost(&self.server, &arguments)
+    pub fn work(&self, flags: &[&str], script: &str) -> Running {
+        self.work_with(flags, &["sh", "-c", script])
+    }
+
+    /// A worker that runs a command for each job.
+    pub fn work_with(&self, flags: &[&str], command: &[&str]) -> Running {
+        milepost(&self.server, &[&["work", "--queue", &self.queue], flags, &["--"], command].concat())
     }
 }
 
 /// Ends a worker that has nothing to do.
-async fn dismiss(worker: Running) {
+pub async fn dismiss(worker: Running) {
     worker.signal(Signal::SIGTERM);
     assert_eq!(worker.ended().await.code, 0);
 }
@@ -67,7 +71,7 @@ async fn is_running(job: &Job) {
 }
 
 /// The first message of the log, once there is one.
-async fn first_message(job: &Job) -> String {
+pub async fn first_message(job: &Job) -> String {
     eventually(PATIENCE, "a message", async || messages(&job.log().await).first().map(|text| (*text).to_owned())).await
 }
 

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::cli::{Running, messages, milepost};
-use crate::harness::{Job, PATIENCE, Received, Script, Server, Store, Upstream, instant, number, on_both_stores, text};
-use crate::signature::{OLD_SECRET, SECRET, assert_signed};
+use crate::cli::{Running, messages, milepost, milepost_command, start};
+use crate::harness::{
+    Authority, Job, PATIENCE, Received, Script, Server, Store, Upstream, instant, number, on_both_stores, text,
+};
+use crate::signature::{OLD_SECRET, SECRET, assert_library_verifies, assert_signed};
 
 on_both_stores!(
     a_json_answer_is_the_outcome,
@@ -18,6 +20,7 @@ on_both_stores!(
     retry_after_is_obeyed_and_429_holds_the_queue,
     output_is_there_while_the_answer_still_comes,
     a_cancel_closes_the_call_at_once,
+    an_https_endpoint_is_called_if_its_certificate_is_trusted,
     a_lost_job_closes_the_call,
     sigterm_gives_a_job_back_after_the_grace,
     a_gateway_restart_doubles_nothing,
@@ -128,6 +131,7 @@ async fn the_request_is_signed_and_says_everything(store: Store) {
         assert_eq!((&body["job"]["state"], &body["job"]["worker"]), (&json!("running"), &json!("f-1")));
         assert_signed(request, &[SECRET, OLD_SECRET]);
     }
+    assert_library_verifies(&requests, &[SECRET, OLD_SECRET]).await;
     assert_ne!(requests[0].header("webhook-id"), requests[1].header("webhook-id"), "another run is another message");
     dismiss(worker).await;
     let worker = lane.forward(&[]);
@@ -198,6 +202,11 @@ async fn a_completion_becomes_output(store: Store) {
             "usage": {"total_tokens": 3, "details": {}},
         })),
         "cut" => Script::stream(SSE, CHUNKS),
+        "cut-at-other" => Script::stream(
+            SSE,
+            &format!("{CHUNKS}data: {{\"choices\":[{{\"index\":1,\"delta\":{{}},\"finish_reason\":\"stop\"}}]}}\n\n"),
+        ),
+        "whole-error" => Script::json(&json!({"error": {"message": "overloaded"}})),
         "error" => Script::stream(SSE, &format!("{CHUNKS}data: {{\"error\":{{\"message\":\"overloaded\"}}}}\n\n")),
         _ => Script::json(&json!({"note": "no completion"})),
     })
@@ -212,7 +221,12 @@ async fn a_completion_becomes_output(store: Store) {
     let job = lane.job(json!({"kind": "whole"})).await;
     assert_eq!(job.ended().await.0["outcome"]["metrics"], json!({"total_tokens": 3}));
     assert_eq!((output(&job).await, &result(&job).await["id"]), ("Hello".to_owned(), &json!("c-1")));
-    for (kind, code) in [("cut", "upstream_unreachable"), ("error", "upstream_error")] {
+    for (kind, code) in [
+        ("cut", "upstream_unreachable"),
+        ("cut-at-other", "upstream_unreachable"),
+        ("error", "upstream_error"),
+        ("whole-error", "upstream_error"),
+    ] {
         let job = lane.job(json!({"kind": kind, "max_attempts": 2})).await;
         let (state, _) = job.ended().await;
         assert_eq!((&state["error"]["code"], number(&state["attempt"])), (&json!(code), 2), "{kind}: {state}");
@@ -317,28 +331,63 @@ async fn output_is_there_while_the_answer_still_comes(store: Store) {
     worker.ended().await;
 }
 
+/// From the answer to the cancel to the end of the call. One pause of a busy machine is no fault, so it is the median of
+/// several.
 async fn a_cancel_closes_the_call_at_once(store: Store) {
-    for script in [Script::never(), Script::unfinished(NDJSON, &["{\"type\":\"log\"}\n"]).held()] {
+    const ROUNDS: usize = 9;
+    let output = Script::unfinished(NDJSON, &["{\"type\":\"output\",\"data\":{\"text\":\"a\"}}\n"]).held();
+    for (script, says_something) in [(Script::never(), false), (output, true)] {
         let lane = Lane::of(store, move |_, _| script.clone()).await;
         let worker = lane.forward(&[]);
-        let job = lane.job(json!({})).await;
-        lane.upstream.requests(1).await;
-        // The ear opens 50 ms after the start: whoever cancels sooner is heard then.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let asked = Instant::now();
-        let answer = job.cancel(json!({"reason": "nobody reads it"})).await;
-        let answered = Instant::now();
-        answer.expect(202);
-        let closed = lane.upstream.hung_up().await;
-        assert!(closed > asked, "nobody hangs up before");
-        let took = closed.saturating_duration_since(answered);
-        assert!(took < Duration::from_millis(50), "closed {took:?} after the cancel was stored");
-        let (state, _) = job.ended().await;
-        assert_eq!(state["state"], "cancelled");
-        let log = job.log().await;
-        assert_eq!(log.last().expect("a log")["data"]["reason"], "nobody reads it");
+        let mut took = Vec::new();
+        for round in 1..=ROUNDS {
+            let job = lane.job(json!({})).await;
+            // In the first moment of the call, and while it is under way.
+            lane.upstream.requests(round).await;
+            if says_something {
+                job.until("its output", PATIENCE, |state| state["output"]["bytes"] == 1).await;
+            }
+            let asked = Instant::now();
+            let answer = job.cancel(json!({"reason": "nobody reads it"})).await;
+            let answered = Instant::now();
+            answer.expect(202);
+            let closed = lane.upstream.nth_hung_up(round).await;
+            assert!(closed > asked, "nobody hangs up before");
+            took.push(closed.saturating_duration_since(answered));
+            let (state, _) = job.ended().await;
+            assert_eq!(state["state"], "cancelled");
+            let log = job.log().await;
+            assert_eq!(log.last().expect("a log")["data"]["reason"], "nobody reads it");
+        }
+        took.sort();
+        println!("closed after the cancel was stored: {took:?}");
+        assert!(took[ROUNDS / 2] < Duration::from_millis(50), "{took:?}");
         dismiss(worker).await;
     }
+}
+
+async fn an_https_endpoint_is_called_if_its_certificate_is_trusted(store: Store) {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (server, upstream) =
+        (store.shared().await, Upstream::secure(&authority, |_, _| Script::json(&json!({"items": 7}))).await);
+    for (trusted, state) in [(&authority, "completed"), (&stranger, "failed")] {
+        let lane = server.own_queue();
+        let arguments = ["forward", "--queue", &lane, "--to", &upstream.url("/run"), "--webhook-secret", SECRET];
+        let mut command = milepost_command(&format!("http://{}", server.address()), &arguments);
+        command.env("SSL_CERT_FILE", trusted.file()).env_remove("SSL_CERT_DIR");
+        let worker = start(command);
+        let job = server.job(json!({"queue": lane, "kind": "test", "max_attempts": 1})).await;
+        let (end, _) = job.ended().await;
+        assert_eq!(end["state"], state, "{end}");
+        if state == "failed" {
+            assert_eq!(end["error"]["code"], "upstream_unreachable");
+            assert!(text(&end["error"]["message"]).contains("certificate"), "{end}");
+        }
+        dismiss(worker).await;
+    }
+    let requests = upstream.received();
+    assert_eq!(requests.len(), 1, "who cannot be trusted is told nothing");
+    assert_signed(&requests[0], &[SECRET]);
 }
 
 async fn a_lost_job_closes_the_call(store: Store) {

@@ -1,6 +1,7 @@
 //! What every promise's tests share: the real binary as a child process, HTTP and SSE clients that hide nothing,
 //! and a judge for logs. Nothing here imports the package: the suite knows Milepost by its contract alone.
 
+mod authority;
 mod fold;
 mod http;
 mod job;
@@ -15,6 +16,7 @@ mod sse;
 mod stream;
 mod upstream;
 
+pub use authority::Authority;
 pub use fold::{assert_covers, fold, plain};
 pub use http::{Answer, Connection, Request};
 pub use job::{Job, Posted, assert_problem, instant, number, pairs, text};

@@ -50,6 +50,7 @@ mod output;
 mod parked;
 mod pause;
 mod poll;
+mod programs;
 mod progress;
 mod purge;
 mod queue_settings;

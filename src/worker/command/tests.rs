@@ -151,7 +151,12 @@ impl Case {
     ) -> (Arc<Gateway>, mpsc::Sender<()>, tokio::task::JoinHandle<Finished>) {
         let (interrupts, interrupted) = mpsc::channel(4);
         let run = Run {
-            program: Program { command, environment: vec![("MARK", Some("set".into()))], input: self.input },
+            program: Program {
+                command,
+                environment: vec![("MARK", Some("set".into()))],
+                input: self.input,
+                guard: None,
+            },
             cut: self.cut,
             echo: false,
             interrupted: Entry::from_event(&json!({"type": "cancelled", "data": {"reason": "interrupted"}})),

@@ -13,7 +13,9 @@ use crate::domain::{Event, Job, JobId, Limits, Spec, State};
 use crate::service::{Cursor, Settings, maintenance};
 use crate::store::SqliteStore;
 use crate::worker::context::EventError;
+use crate::worker::job::JobInfo;
 use crate::worker::outcome::{Level, Progress};
+use crate::worker::report::{Appended, CancelRequest, Report};
 
 /// A gateway of the test's own.
 struct House {
@@ -400,8 +402,8 @@ async fn blocking_work_on_its_own_thread_delays_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_jobs_are_each_done_once_and_never_too_many_at_a_time() {
-    const JOBS: usize = 1_000;
+async fn ten_thousand_jobs_are_each_done_once_and_never_too_many_at_a_time() {
+    const JOBS: usize = 10_000;
     const AT_A_TIME: usize = 50;
     let house = House::open().await;
     let (running, most, done) = <(Arc<AtomicUsize>, Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
@@ -416,20 +418,142 @@ async fn a_thousand_jobs_are_each_done_once_and_never_too_many_at_a_time() {
             Ok(Outcome::ok().items(n as u64))
         }
     });
-    let specs = (0..JOBS).map(|n| json!({"kind": "noop", "payload": n})).collect();
-    let ids = house.enqueue(specs).await;
+    let mut ids = Vec::new();
+    for thousand in 0..JOBS / 1_000 {
+        let specs = (0..1_000).map(|n| json!({"kind": "noop", "payload": thousand * 1_000 + n})).collect();
+        ids.extend(house.enqueue(specs).await);
+    }
     let begun = Instant::now();
     let shift = house.start(worker);
-    for id in &ids {
-        assert_eq!(house.ended(*id).await.state, State::Completed);
-    }
+    within(async {
+        while done.load(Ordering::SeqCst) < JOBS {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
     println!("{JOBS} no-op jobs in {:?}", begun.elapsed());
+    shift.end().await;
+    for (n, id) in ids.iter().enumerate() {
+        let job = house.gateway.job(*id).await.expect("the job is there");
+        assert_eq!(
+            (job.state, job.seq, job.run),
+            (State::Completed, 3, 1),
+            "done once, and told before the worker went"
+        );
+        assert_eq!(job.outcome.as_ref().expect("an outcome").to_map()["items"], json!(n));
+    }
     assert_eq!(done.load(Ordering::SeqCst), JOBS);
     assert!((2..=AT_A_TIME).contains(&most.load(Ordering::SeqCst)));
-    for id in ids.iter().step_by(100) {
-        assert_eq!(house.types(*id).await, ["queued", "started", "completed"]);
+}
+
+/// A fake gateway with work without end, whose store stands still until it is told to go on.
+struct Still {
+    handed: AtomicUsize,
+    stored: AtomicUsize,
+    goes_on: tokio::sync::Semaphore,
+}
+
+struct StillSource(Arc<Still>);
+struct StillJob(Arc<Still>);
+
+#[async_trait]
+impl Source for StillSource {
+    async fn claim(&self, request: &ClaimRequest, _: &str) -> Result<Vec<Claimed>, Trouble> {
+        let claimed = |_| Claimed {
+            info: JobInfo { kind: "noop".to_owned(), ..JobInfo::default() },
+            payload: "null".to_owned(),
+            whole: json!({}).into(),
+            report: Arc::new(StillJob(Arc::clone(&self.0))),
+        };
+        self.0.handed.fetch_add(request.max, Ordering::SeqCst);
+        Ok((0..request.max).map(claimed).collect())
     }
+}
+
+#[async_trait]
+impl Report for StillJob {
+    async fn append(&self, _: String, _: Option<&str>) -> Result<Appended, Trouble> {
+        let _turn = self.0.goes_on.acquire().await.expect("it is never closed");
+        self.0.stored.fetch_add(1, Ordering::SeqCst);
+        Ok(Appended { seq: 3, cancel_requested: false })
+    }
+
+    async fn heartbeat(&self, _: Duration) -> Result<Appended, Trouble> {
+        std::future::pending().await
+    }
+
+    async fn state(&self) -> Result<String, Trouble> {
+        Ok("completed".to_owned())
+    }
+
+    async fn cancel_request(&self, _: u64) -> Result<CancelRequest, Trouble> {
+        Ok(CancelRequest::default())
+    }
+
+    fn lease(&self) -> Option<Duration> {
+        Some(DEFAULT_LEASE)
+    }
+}
+
+#[tokio::test]
+async fn the_next_jobs_are_taken_while_ends_are_stored_but_not_without_end() {
+    let still = Arc::new(Still { handed: 0.into(), stored: 0.into(), goes_on: tokio::sync::Semaphore::const_new(0) });
+    let worker = Worker::of(Arc::new(StillSource(Arc::clone(&still)))).concurrency(2);
+    let worker = worker.handle("noop", |_, (): ()| async move { Ok(()) });
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(worker.run(async {
+        let _ = stopped.await;
+    }));
+    let until = async |is: &dyn Fn() -> bool| {
+        within(async {
+            while !is() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    };
+    until(&|| still.handed.load(Ordering::SeqCst) >= 100).await;
+    assert_eq!(still.stored.load(Ordering::SeqCst), 0);
+    // It takes more for as long as it can: a moment later it has stopped.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let most = 2 + crate::worker::pool::MAX_ENDING + 2 * 500;
+    assert!(still.handed.load(Ordering::SeqCst) <= most, "{} were taken", still.handed.load(Ordering::SeqCst));
+    still.goes_on.add_permits(1);
+    until(&|| still.stored.load(Ordering::SeqCst) > 2 * most).await;
+    let _ = stop.send(());
+    assert_eq!(within(running).await.expect("no panic"), Ok(()));
+    // Those that nobody had begun are given back, the others have ended.
+    assert_eq!(still.stored.load(Ordering::SeqCst), still.handed.load(Ordering::SeqCst), "each end is told");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_claimed_ahead_is_not_kept_waiting_behind_a_long_one() {
+    let house = House::open().await;
+    let worker = || Worker::new(house.gateway.clone()).handle("quick", |_, (): ()| async move { Ok(()) });
+    let both = worker().handle("slow", |ctx, (): ()| async move {
+        ctx.cancelled().await;
+        Err::<(), _>(Failure::cancelled())
+    });
+    let spec = |kind: &str| json!({"kind": kind});
+    // So many quick ones that more are claimed ahead, and then one that stands in the way.
+    house.enqueue(vec![spec("quick"); 400]).await;
+    let slow = house.enqueue(vec![spec("slow")]).await[0];
+    let behind = house.enqueue(vec![spec("quick"); 50]).await;
+    let shift = house.start(both);
+    house.until(slow, |job| job.state == State::Running).await;
+    let given_back = async |id: JobId| house.until(id, |job| job.state == State::Queued).await;
+    for id in &behind {
+        assert_eq!(given_back(*id).await.attempt, 0, "no attempt is used");
+    }
+    let other = house.start(worker());
+    for id in &behind {
+        let job = house.ended(*id).await;
+        assert_eq!((job.state, job.attempt), (State::Completed, 1));
+    }
+    house.gateway.cancel(slow, None, 10_000, "test".to_owned()).await.expect("it can be cancelled");
+    house.ended(slow).await;
     shift.end().await;
+    other.end().await;
 }
 
 #[tokio::test]

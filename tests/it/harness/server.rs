@@ -35,6 +35,11 @@ impl Store {
 
     /// A server of the test's own, with flags added to `serve`.
     pub async fn serve(self, flags: &[&str]) -> Server {
+        self.serve_in(&[], flags).await
+    }
+
+    /// As [`Store::serve`], with these variables in its environment.
+    pub async fn serve_in(self, environment: &[(&str, &Path)], flags: &[&str]) -> Server {
         let database = match self {
             Self::Sqlite => None,
             Self::Postgres => Some(Arc::new(Database::create().await)),
@@ -42,6 +47,7 @@ impl Store {
         let setup = Setup {
             directory: Directory::create(),
             flags: flags.iter().map(|flag| flag.to_string()).collect(),
+            environment: environment.iter().map(|(name, value)| (name.to_string(), value.to_path_buf())).collect(),
             database,
         };
         setup.serve().await
@@ -53,7 +59,12 @@ impl Server {
     pub async fn beside(&self) -> Self {
         let database = self.setup.database.as_ref().expect("only Postgres has room for several nodes");
         let flags = [&self.setup.flags[..], &["--database-url".to_owned(), database.url.clone()]].concat();
-        let setup = Setup { directory: Directory::create(), database: None, flags };
+        let setup = Setup {
+            directory: Directory::create(),
+            database: None,
+            flags,
+            environment: self.setup.environment.clone(),
+        };
         let process = setup.start(0).await.unwrap_or_else(|error| panic!("the second node did not start: {error}"));
         Self(Arc::new(Inner { setup, process: Mutex::new(process) }))
     }
@@ -185,6 +196,7 @@ pub struct Setup {
     pub directory: Directory,
     pub database: Option<Arc<Database>>,
     flags: Vec<String>,
+    environment: Vec<(String, PathBuf)>,
 }
 
 impl Setup {
@@ -197,7 +209,7 @@ impl Setup {
     pub fn command(&self) -> Command {
         let mut command = milepost();
         command.arg("serve").arg("--data-dir").arg(self.directory.path());
-        command.args(&self.flags);
+        command.args(&self.flags).envs(self.environment.iter().cloned());
         if let Some(database) = &self.database {
             command.env("DATABASE_URL", &database.url);
         }

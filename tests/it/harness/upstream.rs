@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::{PATIENCE, within};
+use super::{Authority, PATIENCE, within};
 
 /// A request that came.
 #[derive(Clone, Debug)]
@@ -26,6 +26,17 @@ impl Received {
     pub fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map_or("", |(_, value)| value)
+    }
+
+    /// The value of a header that is there.
+    pub fn header_mut(&mut self, name: &str) -> &mut String {
+        let found = self.headers.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        &mut found.unwrap_or_else(|| panic!("no {name}")).1
+    }
+
+    /// As receivers' libraries want them: names in lower case.
+    pub fn header_map(&self) -> serde_json::Map<String, Value> {
+        self.headers.iter().map(|(name, value)| (name.to_lowercase(), value.as_str().into())).collect()
     }
 
     pub fn json(&self) -> Value {
@@ -86,6 +97,8 @@ impl Script {
 
 /// A running server. It ends with the test's runtime.
 pub struct Upstream {
+    /// And host.
+    scheme: &'static str,
     address: SocketAddr,
     received: watch::Receiver<Vec<Received>>,
     hung_up: watch::Receiver<Vec<Instant>>,
@@ -99,6 +112,23 @@ impl Upstream {
 
     /// As [`Upstream::start`], at an address where nobody listens yet.
     pub async fn at(address: SocketAddr, script: impl Fn(&Received, usize) -> Script + Send + Sync + 'static) -> Self {
+        Self::listen(address, None, script).await
+    }
+
+    /// As [`Upstream::start`], by HTTPS, as `localhost`.
+    pub async fn secure(
+        authority: &Authority,
+        script: impl Fn(&Received, usize) -> Script + Send + Sync + 'static,
+    ) -> Self {
+        Self::listen(SocketAddr::from(([127, 0, 0, 1], 0)), Some(authority.acceptor("localhost")), script).await
+    }
+
+    async fn listen(
+        address: SocketAddr,
+        tls: Option<tokio_rustls::TlsAcceptor>,
+        script: impl Fn(&Received, usize) -> Script + Send + Sync + 'static,
+    ) -> Self {
+        let scheme = if tls.is_some() { "https://localhost" } else { "http://127.0.0.1" };
         let listener = TcpListener::bind(address).await.expect("the address is free");
         let address = listener.local_addr().expect("it is bound");
         let (requests, received) = watch::channel(Vec::new());
@@ -106,14 +136,22 @@ impl Upstream {
         let (script, requests, ends) = (Arc::new(script), Arc::new(requests), Arc::new(ends));
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                let (script, requests, ends) = (script.clone(), requests.clone(), ends.clone());
+                let (script, requests, ends, tls) = (script.clone(), requests.clone(), ends.clone(), tls.clone());
                 tokio::spawn(async move {
-                    serve(socket, &*script, &requests).await;
+                    match tls {
+                        None => serve(socket, &*script, &requests).await,
+                        Some(tls) => {
+                            // A caller who trusts another authority does not come further than this.
+                            if let Ok(socket) = tls.accept(socket).await {
+                                serve(socket, &*script, &requests).await;
+                            }
+                        }
+                    }
                     ends.send_modify(|ends| ends.push(Instant::now()));
                 });
             }
         });
-        Self { address, received, hung_up }
+        Self { scheme, address, received, hung_up }
     }
 
     /// An address where nobody listens, until somebody does.
@@ -127,7 +165,7 @@ impl Upstream {
     }
 
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.address)
+        format!("{}:{}{path}", self.scheme, self.port())
     }
 
     /// What has come so far.
@@ -148,14 +186,19 @@ impl Upstream {
 
     /// When the first connection was hung up on, or ended.
     pub async fn hung_up(&self) -> Instant {
+        self.nth_hung_up(1).await
+    }
+
+    /// When the `n`th one was, from 1.
+    pub async fn nth_hung_up(&self, n: usize) -> Instant {
         let mut hung_up = self.hung_up.clone();
-        within(PATIENCE, "the end of a connection", hung_up.wait_for(|ends| !ends.is_empty())).await.expect("it runs")
-            [0]
+        let ends = hung_up.wait_for(|ends| ends.len() >= n);
+        within(PATIENCE, "the end of a connection", ends).await.expect("it runs")[n - 1]
     }
 }
 
 async fn serve(
-    mut socket: TcpStream,
+    mut socket: impl AsyncRead + AsyncWrite + Unpin,
     script: &(dyn Fn(&Received, usize) -> Script + Send + Sync),
     requests: &watch::Sender<Vec<Received>>,
 ) {
@@ -175,7 +218,7 @@ async fn serve(
     while let Ok(1..) = socket.read_buf(&mut bytes).await {}
 }
 
-pub(super) async fn read_request(socket: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<Received> {
+pub(super) async fn read_request(socket: &mut (impl AsyncRead + Unpin), bytes: &mut Vec<u8>) -> Option<Received> {
     let head_end = loop {
         if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
             break at;
