@@ -1,0 +1,637 @@
+// @ts-check
+/** One job watched over a real network that cuts, stalls and answers as proxies do; the clock is the test's. */
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, test } from "node:test";
+import { watch } from "../../web/client/milepost.js";
+import { Clock, eventually, settle } from "./clock.mjs";
+import { FakeGateway, json, problem } from "./fake-gateway.mjs";
+
+/** @typedef {import("../../web/client/types.js").WatchOptions} WatchOptions */
+
+/** @type {FakeGateway} */
+let gateway;
+/** @type {Clock} */
+let clock;
+/** @type {import("../../web/client/types.js").JobWatch[]} */
+let open = [];
+
+beforeEach(async () => {
+  gateway = await FakeGateway.start();
+  clock = new Clock();
+});
+afterEach(async () => {
+  open.splice(0).forEach((job) => job.close());
+  await gateway.stop();
+});
+
+/**
+ * @param {string} id
+ * @param {WatchOptions} [options]
+ */
+function watching(id, options = {}) {
+  const seen = {
+    /** @type {string[]} */ types: [],
+    /** @type {number[]} */ seqs: [],
+    /** @type {string[]} */ links: [],
+    /** @type {import("../../web/client/types.js").Job[]} */ ends: [],
+    /** @type {import("../../web/client/types.js").WatchError[]} */ errors: [],
+    snapshots: 0,
+    calls: 0,
+  };
+  const called = () => (seen.calls += 1);
+  const job = watch(`${gateway.url}/v1/jobs/${id}`, {
+    environment: clock.environment,
+    onState: called,
+    onEvent: (event) => {
+      called();
+      seen.types.push(event.type);
+      seen.seqs.push(event.seq);
+    },
+    onSnapshot: () => {
+      called();
+      seen.snapshots += 1;
+    },
+    onLink: (link) => {
+      called();
+      seen.links.push(link);
+    },
+    onEnd: (ended) => {
+      called();
+      seen.ends.push(ended);
+    },
+    onError: (error) => {
+      called();
+      seen.errors.push(error);
+    },
+    ...options,
+  });
+  open.push(job);
+  return { job, seen };
+}
+
+/** A job that runs. */
+function running() {
+  const id = gateway.enqueue();
+  gateway.append(id, "started", { worker: "w" });
+  return id;
+}
+
+/** @param {string} id */
+const truth = (id) => /** @type {import("./fake-gateway.mjs").Held} */ (gateway.jobs.get(id));
+
+test("state first, then every event, then the end, on one connection; and nothing after it", async () => {
+  const id = running();
+  const { job, seen } = watching(id);
+  await eventually(() => seen.links.includes("live"));
+  assert.deepEqual(job.job, truth(id).job);
+  gateway.append(id, "progress", { percent: 10 });
+  gateway.append(id, "output", { text: "früh " });
+  gateway.append(id, "output", { text: "spät" });
+  gateway.append(id, "completed", { items: 1 });
+  assert.equal((await job.ended)?.state, "completed");
+  assert.deepEqual(seen.seqs, [3, 4, 5, 6]);
+  assert.deepEqual([job.output.text, seen.snapshots, seen.ends.length], ["früh spät", 1, 1]);
+  assert.deepEqual(seen.links, ["live", "ended"]);
+  await settle();
+  clock.advance(3_600_000);
+  await settle();
+  assert.deepEqual(gateway.lines, [`GET /v1/jobs/${id}/events?unnamed=1`]);
+  assert.equal(clock.pending, 0);
+  assert.equal(clock.listeners.size, 0);
+});
+
+test("cut after each byte of a stream: no event is lost, none is doubled", async () => {
+  const whole = running();
+  /** @param {string} id */
+  const work = (id) => {
+    gateway.append(id, "output", { text: "Grüße, 🌍\n" });
+    gateway.append(id, "progress", { percent: 50, message: "halb" });
+    gateway.append(id, "output", { text: "zwei" });
+    gateway.append(id, "completed", {});
+  };
+  // The opening with output, then events, in one go: how long is it?
+  gateway.append(whole, "output", { text: "schon da ✓ " });
+  let length = 0;
+  gateway.write = (bytes, response) => void ((length += bytes.length), response.write(bytes));
+  const first = watching(whole);
+  await eventually(() => first.seen.links.includes("live"));
+  work(whole);
+  await first.job.ended;
+  assert.ok(length > 800);
+  for (let cut = 0; cut <= length; cut += 1) {
+    const id = running();
+    gateway.append(id, "output", { text: "schon da ✓ " });
+    let left = cut;
+    const dead = new WeakSet();
+    gateway.write = (bytes, response) => {
+      if (dead.has(response)) return;
+      if (left < 0 || bytes.length < left) {
+        response.write(bytes);
+        if (left >= 0) left -= bytes.length;
+        return;
+      }
+      dead.add(response);
+      response.write(bytes.subarray(0, left), () => response.destroy());
+      left = -1;
+    };
+    const { job, seen } = watching(id);
+    await clock.until(() => job.job !== null, 1000);
+    work(id);
+    await clock.until(() => job.link === "ended", 1000);
+    const { job: state, output, events } = truth(id);
+    assert.deepEqual(job.job, state, `cut after ${cut}`);
+    assert.equal(job.output.text, output, `cut after ${cut}`);
+    // Each once, in order, and none missing after the first whole document.
+    const shown = seen.seqs;
+    assert.deepEqual(shown, events.map(({ seq }) => seq).slice(events.length - shown.length), `cut after ${cut}`);
+    assert.ok(shown.length >= 4 || seen.snapshots > 1, `cut after ${cut}`);
+    gateway.asked.length = 0;
+  }
+});
+
+test("a stream held back by a box in the middle gives way to long-polls after 5 s, with the same cursor", async () => {
+  const id = running();
+  gateway.append(id, "output", { text: "früh ✓" });
+  gateway.intercept = ({ headers, response }) => {
+    if (headers.accept !== "text/event-stream") return false;
+    // Headers, and then nothing.
+    response.writeHead(200, { "content-type": "text/event-stream" }).flushHeaders();
+    return true;
+  };
+  const { job, seen } = watching(id);
+  await eventually(() => gateway.count("stream") === 1);
+  await settle();
+  clock.advance(4_999);
+  await settle();
+  assert.equal(gateway.count("any"), 1);
+  clock.advance(1);
+  await clock.until(() => gateway.lines.at(-1)?.endsWith(`/events?after=3&limit=500&wait=25`), 1);
+  assert.deepEqual([job.output.text, job.transport, job.link], ["früh ✓", "long-poll", "live"]);
+  gateway.append(id, "output", { text: " spät" });
+  await clock.until(() => job.output.text === "früh ✓ spät", 1);
+  gateway.append(id, "completed", {});
+  await clock.until(() => job.link === "ended", 1);
+  assert.deepEqual(seen.seqs, [4, 5]);
+  assert.equal(gateway.count("stream"), 1);
+  assert.equal(gateway.mostOpen, 1);
+  assert.deepEqual(seen.links, ["live", "ended"]);
+});
+
+test("a poll's opening of a job that has ended ends it", async () => {
+  const id = running();
+  gateway.append(id, "failed", { code: "boom" });
+  gateway.intercept = ({ headers, response }) => headers.accept === "text/event-stream" && problem(response, 502, "no");
+  const { job, seen } = watching(id);
+  await clock.until(() => job.link === "ended");
+  assert.equal(seen.ends[0].error?.code, "boom");
+  assert.equal(gateway.count("page"), 1);
+});
+
+test("a blocked stream, cut long-polls: plain polls at Retry-After; unblocked, the stream again; nothing doubled", async () => {
+  const id = running();
+  let blocked = true;
+  gateway.intercept = ({ headers, response, url }) => {
+    if (!blocked) return false;
+    if (headers.accept === "text/event-stream") return json(response, 200, "<html>");
+    if (url.includes("wait=")) {
+      response.destroy();
+      return true;
+    }
+    return false;
+  };
+  const { job, seen } = watching(id);
+  await clock.until(() => job.transport === "poll" && job.link === "live");
+  for (const percent of [10, 20, 30]) {
+    gateway.append(id, "progress", { percent });
+    await clock.until(() => job.job?.progress?.percent === percent);
+  }
+  blocked = false;
+  await clock.until(() => job.transport === "stream" && job.link === "live", 500);
+  const polls = gateway.count("page");
+  gateway.append(id, "progress", { percent: 40 });
+  await clock.until(() => job.job?.progress?.percent === 40);
+  gateway.append(id, "cancelled", {});
+  await clock.until(() => job.link === "ended");
+  assert.deepEqual(seen.seqs, [3, 4, 5, 6, 7]);
+  assert.equal(gateway.count("page"), polls, "no poll beside the stream");
+  assert.equal(gateway.mostOpen, 1);
+});
+
+for (const [name, refuse] of /** @type {[string, (asked: import("./fake-gateway.mjs").Asked) => boolean][]} */ ([
+  ["502", ({ response }) => problem(response, 502, "bad_gateway")],
+  ["429 with Retry-After", ({ response }) => problem(response, 429, "too_many_requests", { "retry-after": "5" })],
+  ["503", ({ response }) => problem(response, 503, "overloaded", { "retry-after": "1" })],
+  ["200 with HTML", ({ response }) => {
+    response.writeHead(200, { "content-type": "text/html" }).end("<h1>Welcome to the hotel</h1>");
+    return true;
+  }],
+  ["200 with half of a JSON page", ({ response }) => {
+    response.writeHead(200, { "content-type": "application/json" }).end('{"events":[{"seq":');
+    return true;
+  }],
+  ["cut connections", ({ response }) => {
+    response.destroy();
+    return true;
+  }],
+])) {
+  test(`an outage answered by ${name} is survived, with growing waits, from the cursor on`, async () => {
+    const id = running();
+    const { job, seen } = watching(id);
+    await eventually(() => job.link === "live");
+    gateway.intercept = refuse;
+    gateway.cut();
+    await clock.until(() => job.link === "reconnecting");
+    gateway.append(id, "progress", { percent: 10 });
+    gateway.append(id, "progress", { percent: 20 });
+    const before = gateway.count("any");
+    const began = clock.environment.now?.() ?? 0;
+    await clock.until(() => gateway.count("any") >= before + 8, 500);
+    assert.ok((clock.environment.now?.() ?? 0) - began > 60_000, "it asked too often");
+    assert.equal(seen.errors.length, 0);
+    gateway.intercept = () => false;
+    await clock.until(() => job.job?.progress?.percent === 20, 500);
+    gateway.append(id, "completed", {});
+    await clock.until(() => job.link === "ended", 500);
+    assert.deepEqual(seen.seqs, [3, 4, 5]);
+    assert.equal(seen.snapshots, 1);
+    assert.equal(gateway.mostOpen, 1);
+    assert.ok(gateway.lines.filter((line) => line.includes("after=")).every((line) => /after=[2-5]/.test(line)));
+  });
+}
+
+test("429 is not asked again before its Retry-After", async () => {
+  const id = running();
+  gateway.intercept = ({ response }) => problem(response, 429, "too_many_requests", { "retry-after": "20" });
+  watching(id);
+  await eventually(() => gateway.count("any") === 1);
+  await settle();
+  clock.advance(19_999);
+  await settle();
+  assert.equal(gateway.count("any"), 1);
+  clock.chance = 0;
+  clock.advance(1_001);
+  await eventually(() => gateway.count("any") === 2);
+});
+
+for (const [status, link] of /** @type {const} */ ([[401, "denied"], [403, "denied"], [404, "gone"], [410, "gone"], [422, "refused"]])) {
+  test(`${status} stops it: ${link}, one error, no more requests`, async () => {
+    const id = running();
+    gateway.intercept = ({ response }) => problem(response, status, "no_way");
+    const { job, seen } = watching(id, { token: "t" });
+    await assert.rejects(job.ended, { status, code: "no_way" });
+    assert.deepEqual([seen.links, seen.errors.map((error) => error.status)], [[link], [status]]);
+    await settle();
+    clock.advance(3_600_000);
+    await settle();
+    assert.equal(gateway.count("any"), 1);
+    assert.equal(gateway.asked[0].headers.authorization, "Bearer t");
+    await assert.rejects(async () => {
+      for await (const _ of job) assert.fail("nothing can come");
+    }, { status });
+  });
+}
+
+test("404 under a parked poll stops it too", async () => {
+  const id = running();
+  gateway.intercept = ({ headers, response }) => headers.accept === "text/event-stream" && problem(response, 502, "no");
+  const { job } = watching(id);
+  await clock.until(() => gateway.lines.at(-1)?.includes("wait="));
+  gateway.remove(id);
+  await clock.until(() => job.link === "gone");
+});
+
+test("a job deleted while it is watched is gone, without an error", async () => {
+  const id = running();
+  const { job, seen } = watching(id);
+  await eventually(() => job.link === "live");
+  gateway.remove(id);
+  assert.equal(await job.ended, null);
+  assert.deepEqual([job.link, seen.errors.length, seen.ends.length], ["gone", 0, 0]);
+});
+
+test("204 to a cursor at the end of a job ends it", async () => {
+  const id = running();
+  const { job, seen } = watching(id);
+  await eventually(() => job.link === "live");
+  // The terminal event arrives, the `end` after it does not.
+  gateway.write = (bytes, response) => {
+    response.write(bytes.subarray(0, bytes.indexOf("\n\n") + 2), () => response.destroy());
+  };
+  gateway.append(id, "completed", {});
+  await clock.until(() => job.link === "ended");
+  assert.deepEqual([seen.seqs, seen.ends.length, gateway.count("any")], [[3], 1, 2]);
+});
+
+test("a credential that ran out is asked for anew, once, and the watch goes on from its cursor", async () => {
+  const id = running();
+  let valid = "one";
+  const given = ["one", "two", "three"];
+  let asked = 0;
+  gateway.intercept = ({ headers, response }) => headers.authorization !== `Bearer ${valid}` && problem(response, 401, "unauthorized");
+  const { job, seen } = watching(id, { token: async () => given[asked++] });
+  await eventually(() => job.link === "live");
+  valid = "two";
+  gateway.cut();
+  gateway.append(id, "progress", { percent: 10 });
+  await clock.until(() => job.job?.progress?.percent === 10);
+  assert.equal(asked, 2);
+  // The gateway says that it has run out: no refusal is needed.
+  valid = "three";
+  gateway.say({ type: "bye", reason: "token_expired" }, 1500);
+  gateway.append(id, "progress", { percent: 20 });
+  await clock.until(() => job.job?.progress?.percent === 20);
+  assert.equal(asked, 3);
+  assert.equal(seen.snapshots, 1);
+  assert.ok(!gateway.asked.some(({ headers }, index) => index > 0 && headers.authorization === gateway.asked[index - 1].headers.authorization && index === gateway.asked.length - 1));
+  // Refused for good: the new one does no more than the old.
+  valid = "none";
+  gateway.cut();
+  await clock.until(() => job.link === "denied");
+  assert.equal(asked, 4);
+  assert.equal(seen.errors[0].status, 401);
+});
+
+test("an app that has no credential to give for now is asked again", async () => {
+  const id = running();
+  let asked = 0;
+  const { job } = watching(id, {
+    token: () => {
+      asked += 1;
+      if (asked < 3) throw new Error("the app's server is away");
+      return "t";
+    },
+  });
+  await clock.until(() => job.link === "live");
+  assert.equal(clock.reported.length, 2);
+});
+
+test("silence is noticed, shown as such, and ended", async () => {
+  const id = running();
+  const { job, seen } = watching(id);
+  await eventually(() => job.link === "live");
+  await settle();
+  clock.advance(37_400);
+  await settle();
+  assert.equal(job.link, "live");
+  gateway.say({ type: "ping", seq: 2 });
+  await settle();
+  clock.advance(37_400);
+  await settle();
+  assert.equal(job.link, "live");
+  clock.advance(200);
+  await eventually(() => job.link === "stale");
+  gateway.append(id, "progress", { percent: 10 });
+  await clock.until(() => job.link === "live");
+  assert.deepEqual(seen.links, ["live", "stale", "live"]);
+  assert.deepEqual(seen.seqs, [3]);
+});
+
+test("a machine that slept hears what waited before it takes the connection for dead", async () => {
+  const id = running();
+  const { job, seen } = watching(id);
+  await eventually(() => job.link === "live");
+  await settle();
+  // The timer is an hour late: the bytes that came in the meantime are read after it.
+  clock.sleepFor(3_600_000);
+  gateway.append(id, "progress", { percent: 10 });
+  await eventually(() => job.job?.progress?.percent === 10);
+  assert.deepEqual([seen.links, gateway.count("stream")], [["live"], 1]);
+});
+
+test("a rotation is nothing to speak of; a shutdown is", async () => {
+  const id = running();
+  const { job, seen } = watching(id);
+  await eventually(() => job.link === "live");
+  gateway.say({ type: "bye", reason: "rotate" }, 1234);
+  await settle();
+  clock.advance(1_233);
+  await settle();
+  assert.equal(gateway.count("stream"), 1);
+  clock.advance(1);
+  await eventually(() => gateway.count("stream") === 2);
+  await settle();
+  assert.deepEqual(seen.links, ["live"]);
+  gateway.say({ type: "bye", reason: "shutdown" }, 6000);
+  await clock.until(() => gateway.count("stream") === 3);
+  await settle();
+  assert.deepEqual(seen.links, ["live", "reconnecting", "live"]);
+});
+
+test("a reset makes everything come anew, even with lower numbers", async () => {
+  const id = running();
+  gateway.append(id, "progress", { percent: 90 });
+  const { job, seen } = watching(id);
+  await eventually(() => job.link === "live");
+  // The store was restored from a backup.
+  const held = truth(id);
+  held.events.length = 2;
+  held.job = { ...held.job, seq: 2, progress: null };
+  gateway.cut();
+  await clock.until(() => job.job?.seq === 2);
+  assert.equal(job.job?.progress, null);
+  assert.equal(seen.snapshots, 2);
+  gateway.append(id, "completed", {});
+  await clock.until(() => job.link === "ended");
+  assert.deepEqual(seen.seqs, [3]);
+});
+
+test("the same over polls", async () => {
+  const id = running();
+  gateway.append(id, "progress", { percent: 90 });
+  gateway.intercept = ({ headers, response }) => headers.accept === "text/event-stream" && problem(response, 502, "no");
+  const { job, seen } = watching(id);
+  await clock.until(() => gateway.lines.at(-1)?.includes("after=3"));
+  const held = truth(id);
+  held.events.length = 2;
+  held.job = { ...held.job, seq: 2, progress: null };
+  gateway.cut();
+  await clock.until(() => job.job?.seq === 2);
+  gateway.append(id, "completed", {});
+  await clock.until(() => job.link === "ended");
+  assert.deepEqual([seen.seqs, seen.snapshots], [[3], 2]);
+});
+
+test("a hole in the log is never guessed over: everything comes anew", async () => {
+  const id = running();
+  const { job, seen } = watching(id);
+  await eventually(() => job.link === "live");
+  gateway.say({ seq: 9, type: "log", at: "2026-01-01T00:00:00.000Z", attempt: 1, data: {} });
+  await clock.until(() => seen.snapshots === 2);
+  assert.deepEqual(job.job, truth(id).job);
+  assert.ok(gateway.lines.at(-1)?.endsWith("unnamed=1"));
+});
+
+test("more than a page is fetched page by page, without a wait", async () => {
+  const id = running();
+  gateway.intercept = ({ headers, response }) => headers.accept === "text/event-stream" && problem(response, 502, "no");
+  const { job, seen } = watching(id);
+  await clock.until(() => gateway.lines.at(-1)?.includes("wait="));
+  gateway.cut();
+  for (let line = 0; line < 1700; line += 1) truth(id).events.push({ seq: line + 3, type: "log", at: "2026-01-01T00:00:00.000Z", attempt: 1, data: {} });
+  truth(id).job = { ...truth(id).job, seq: 1702 };
+  await clock.until(() => seen.seqs.length === 1700);
+  assert.deepEqual(seen.seqs, Array.from({ length: 1700 }, (_, index) => index + 3));
+  assert.equal(job.job?.seq, 1702);
+});
+
+test("somebody who looks again is not made to wait; but not every glance is a request", async () => {
+  const id = running();
+  gateway.intercept = ({ response }) => problem(response, 502, "no");
+  const { job } = watching(id);
+  await clock.until(() => gateway.count("any") >= 6, 500);
+  await settle();
+  const asked = gateway.count("any");
+  clock.advance(1_000);
+  for (let glance = 0; glance < 10; glance += 1) {
+    for (const listener of clock.listeners) listener.wake(false);
+    await settle();
+  }
+  assert.equal(gateway.count("any"), asked + 1);
+  clock.advance(1_000);
+  await eventually(() => gateway.count("any") === asked + 2);
+  gateway.intercept = () => false;
+  clock.advance(1_000);
+  clock.listeners.forEach((listener) => listener.wake(false));
+  await clock.until(() => job.link === "live", 500);
+  // A connection that is alive is left alone.
+  const streams = gateway.count("stream");
+  for (let glance = 0; glance < 10; glance += 1) {
+    for (const listener of clock.listeners) listener.wake(false);
+    await settle();
+  }
+  assert.equal(gateway.count("stream"), streams);
+  // One over which a ping was due is not.
+  clock.advance(20_000);
+  for (const listener of clock.listeners) listener.wake(false);
+  await clock.until(() => gateway.count("stream") === streams + 1);
+  assert.equal(gateway.mostOpen, 1);
+});
+
+test("a page in the back-forward cache holds no connection, and comes back with its cursor", async () => {
+  const id = running();
+  const { job, seen } = watching(id);
+  await eventually(() => job.link === "live");
+  for (const listener of clock.listeners) listener.sleep();
+  await eventually(() => gateway.open === 0);
+  clock.advance(600_000);
+  await settle();
+  assert.equal(gateway.count("any"), 1);
+  gateway.append(id, "progress", { percent: 10 });
+  for (const listener of clock.listeners) listener.wake(true);
+  await clock.until(() => seen.seqs.length === 1);
+  assert.deepEqual([seen.links, gateway.lines.at(-1)?.endsWith("after=2")], [["live"], true]);
+});
+
+for (const when of /** @type {const} */ (["at once", "while it connects", "while it is live", "in a callback", "while it waits", "while a poll is parked"])) {
+  test(`close() ${when}: no request and no callback afterwards`, async () => {
+    const id = running();
+    /** @type {ReturnType<typeof watching>} */
+    let watched;
+    let calls = 0;
+    if (when === "while it connects") gateway.intercept = () => true;
+    if (when === "while it waits" || when === "while a poll is parked") {
+      gateway.intercept = ({ headers, response }) =>
+        (when === "while it waits" || headers.accept === "text/event-stream") && problem(response, 502, "no");
+    }
+    const close = () => {
+      watched.job.close();
+      calls = watched.seen.calls;
+    };
+    watched = watching(id, when === "in a callback" ? { onSnapshot: close } : {});
+    if (when === "at once") close();
+    if (when === "while it connects") await eventually(() => gateway.open === 1).then(close);
+    if (when === "while it is live") await eventually(() => watched.job.link === "live").then(close);
+    if (when === "in a callback") await eventually(() => watched.job.link === "closed");
+    if (when === "while it waits") await eventually(() => gateway.count("any") === 1 && clock.pending === 1).then(close);
+    if (when === "while a poll is parked") await clock.until(() => gateway.lines.at(-1)?.includes("wait=") && gateway.open === 1).then(close);
+    assert.equal(await watched.job.ended, null);
+    await eventually(() => gateway.open === 0);
+    const asked = gateway.count("any");
+    gateway.append(id, "progress", { percent: 1 });
+    for (const listener of clock.listeners) listener.wake(true);
+    clock.advance(3_600_000);
+    await settle();
+    assert.deepEqual([gateway.count("any"), watched.seen.calls, clock.pending, clock.listeners.size], [asked, calls, 0, 0]);
+    watched.job.close();
+  });
+}
+
+test("a signal closes it, one that was given already keeps it from opening", async () => {
+  const id = running();
+  const stop = new AbortController();
+  const { job } = watching(id, { signal: stop.signal });
+  await eventually(() => job.link === "live");
+  stop.abort();
+  await eventually(() => gateway.open === 0);
+  assert.equal(job.link, "closed");
+  assert.equal(await job.ended, null);
+  const { job: never } = watching(id, { signal: stop.signal });
+  assert.equal(never.link, "closed");
+  await settle();
+  assert.equal(gateway.count("any"), 1);
+});
+
+test("what a callback throws is its own trouble", async () => {
+  const id = running();
+  const { seen } = watching(id, { onState: () => { throw new Error("mine"); } });
+  await eventually(() => seen.links.includes("live"));
+  gateway.append(id, "completed", {});
+  await eventually(() => seen.links.includes("ended"));
+  assert.deepEqual(seen.seqs, [3]);
+  assert.equal(clock.reported.length, 2);
+});
+
+test("a loop over a watch sees where things stand, then each event, and ends with the job", async () => {
+  const id = running();
+  /** @type {[string, number][]} */
+  const updates = [];
+  const { job } = watching(id);
+  const loop = (async () => {
+    for await (const { job: state, event } of job) updates.push([event?.type ?? "state", state.seq]);
+  })();
+  await eventually(() => job.link === "live");
+  gateway.append(id, "progress", { percent: 10 });
+  gateway.append(id, "completed", {});
+  await loop;
+  assert.deepEqual(updates, [["state", 2], ["progress", 3], ["completed", 4]]);
+});
+
+test("leaving a loop closes the watch", async () => {
+  const id = running();
+  const { job } = watching(id);
+  for await (const _ of job) break;
+  assert.equal(job.link, "closed");
+  await eventually(() => gateway.open === 0);
+});
+
+test("a slow loop lets the gateway keep what it has no time for, and loses nothing", async () => {
+  const id = running();
+  const { job } = watching(id);
+  const loop = job[Symbol.asyncIterator]();
+  await eventually(() => job.link === "live");
+  for (let line = 0; line < 5_000; line += 1) gateway.append(id, "log", { message: String(line) });
+  gateway.append(id, "completed", {});
+  await settle();
+  assert.ok((job.job?.seq ?? 0) < 1_100, `${job.job?.seq} events were read for a loop that took none`);
+  /** @type {number[]} */
+  const seqs = [];
+  for (;;) {
+    const { done, value } = await loop.next();
+    if (done) break;
+    if (value.event) seqs.push(value.event.seq);
+  }
+  assert.deepEqual(seqs, Array.from({ length: 5_001 }, (_, index) => index + 3));
+});
+
+test("whichever of a job's addresses an app has, it is the same job; a page's carries its token", async () => {
+  const id = running();
+  for (const address of [`/v1/jobs/${id}`, `/v1/jobs/${id}/`, `/v1/jobs/${id}/events`, `/jobs/${id}#token=abc`, `/v1/jobs/${id}?token=abc`]) {
+    gateway.asked.length = 0;
+    const job = watch(new URL(address, gateway.url), { environment: clock.environment });
+    await eventually(() => job.link === "live");
+    job.close();
+    assert.deepEqual(gateway.lines, [`GET /v1/jobs/${id}/events?unnamed=1`]);
+    assert.equal(gateway.asked[0].headers.authorization, address.includes("abc") ? "Bearer abc" : undefined);
+  }
+  assert.throws(() => watch(`${gateway.url}/v1/queues/x`), TypeError);
+});
