@@ -6,4 +6,6 @@
  */
 export { WatchError } from "./error.js";
 export { blank, fold, follow, isTerminal, keepTail, NOTHING } from "./fold.js";
+export { watchFeed } from "./feed.js";
+export { watchSubject } from "./subject.js";
 export { watch } from "./watch.js";
