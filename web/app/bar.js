@@ -1,10 +1,10 @@
 // @ts-check
 /** A progress bar that says what it knows and no more. */
-import { element, setAttribute } from "./dom.js";
-import { amount, standing } from "./format.js";
+import { element, setAttribute } from "../client/dom.js";
+import { amount, standing } from "../client/format.js";
 import { now } from "./gateway.js";
 
-/** @typedef {import("../client/fold.js").Job} Job */
+/** @typedef {import("../client/types.js").Job} Job */
 
 /**
  * @param {string} label

@@ -1,18 +1,20 @@
 // @ts-check
 /** One job, live: where it stands, how far it is, what it says, how it ended. */
+import { batched, element, setAttribute, setText } from "../client/dom.js";
+import { amount, duration, elapsed, oneLine, plain, safeLink, standing } from "../client/format.js";
+import { watch } from "../client/milepost.js";
+import { announce } from "./announce.js";
 import { progressBar } from "./bar.js";
-import { announce, batched, element, setAttribute, setText } from "./dom.js";
-import { Follower } from "./follow.js";
-import { amount, duration, elapsed, oneLine, plain, safeLink, standing } from "./format.js";
-import { ask, base, jobPath, now, Refusal } from "./gateway.js";
+import { ask, base, jobPath, now, Refusal, witness } from "./gateway.js";
 import { eventList, logList, outputBox } from "./record.js";
 
-/** @typedef {import("../client/fold.js").Job} Job */
-/** @typedef {import("../client/fold.js").LogEvent} LogEvent */
+/** @typedef {import("../client/types.js").Job} Job */
+/** @typedef {import("../client/types.js").LogEvent} LogEvent */
+/** @typedef {import("../client/types.js").Link} Link */
 
 /** How much of the log before the page was opened is shown. */
 const HISTORY = 200;
-/** @type {Record<import("./follow.js").Link, string>} */
+/** @type {Record<Link, string>} */
 const LINK = {
   connecting: "Connecting…",
   live: "Live",
@@ -20,6 +22,9 @@ const LINK = {
   stale: "No word from the gateway: what is shown may be old",
   ended: "Ended",
   gone: "Not found",
+  denied: "Not allowed: sign in again",
+  refused: "The gateway refuses this page's requests",
+  closed: "Closed",
 };
 
 /**
@@ -32,12 +37,12 @@ export function showJob(main, id) {
   const events = eventList(page.events);
   const output = outputBox(page.output);
   const draw = batched(() => {
-    const { view, link } = follower;
+    const { job, link } = watched;
     drawLink(page.link, link);
     if (link === "gone") drawMissing(main, id);
-    else if (view.job) {
-      drawJob(page, view.job);
-      output.draw(view.output, view.job);
+    else if (job) {
+      drawJob(page, job);
+      output.draw(watched.output, job);
       log.draw();
       events.draw();
     }
@@ -52,16 +57,13 @@ export function showJob(main, id) {
   };
   const speak = speaker();
 
-  const follower = new Follower(id, {
-    onChange() {
-      speak(follower.view.job, follower.link);
-      draw();
-    },
-    async onState(job) {
+  const watched = watch(base + jobPath(id), {
+    async onSnapshot(job) {
+      witness(job.updated_at);
       const gathered = (waiting = /** @type {LogEvent[]} */ ([]));
       const after = Math.max(0, job.seq - HISTORY);
       const earlier = await ask(jobPath(id, `/events?after=${after}&limit=${HISTORY}`)).catch(() => null);
-      if (waiting !== gathered) return; // A later state asked again.
+      if (waiting !== gathered) return; // A later document asked again.
       waiting = null;
       log.clear();
       events.clear();
@@ -70,8 +72,17 @@ export function showJob(main, id) {
       draw();
     },
     onEvent(event) {
+      witness(event.at);
       if (waiting) waiting.push(event);
       else record(event);
+    },
+    onState(job) {
+      speak(job, watched.link);
+      draw();
+    },
+    onLink(link) {
+      speak(watched.job, link);
+      draw();
     },
   });
 
@@ -100,12 +111,6 @@ export function showJob(main, id) {
 
   // The clock of the page; nobody sees it tick in a hidden tab.
   setInterval(() => document.hidden || draw(), 1000);
-  // A page in the back-forward cache holds no connection.
-  addEventListener("pagehide", () => follower.close());
-  addEventListener("pageshow", ({ persisted }) => {
-    if (persisted && follower.link !== "ended" && follower.link !== "gone") follower.open();
-  });
-  follower.open();
 }
 
 /**
@@ -161,7 +166,7 @@ function skeleton(main, id) {
 
 /**
  * @param {HTMLElement} target
- * @param {import("./follow.js").Link} link
+ * @param {Link} link
  */
 function drawLink(target, link) {
   setText(target, LINK[link]);
@@ -256,7 +261,7 @@ function ending(job) {
 
 /**
  * @param {Job} job
- * @param {import("../client/fold.js").Outcome} result
+ * @param {import("../client/types.js").Outcome} result
  */
 function outcome(job, result) {
   const bad = result.ok === false;
@@ -320,11 +325,11 @@ function when(time) {
 function speaker() {
   let state = "";
   let half = false;
-  /** @type {import("./follow.js").Link} */
+  /** @type {Link} */
   let link = "connecting";
   /**
    * @param {Job | null} job
-   * @param {import("./follow.js").Link} newer
+   * @param {Link} newer
    */
   return (job, newer) => {
     if (newer !== link && (newer === "reconnecting" || newer === "stale" || (newer === "live" && link !== "connecting"))) {

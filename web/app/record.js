@@ -1,12 +1,12 @@
 // @ts-check
 /** What a job has said: its output, its log lines, its events. Bounded in the page, however much there is. */
-import { element, setText } from "./dom.js";
-import { bytes, fields, oneLine, plain } from "./format.js";
+import { element, setText } from "../client/dom.js";
+import { bytes, fields, oneLine, plain } from "../client/format.js";
 import { base, jobPath } from "./gateway.js";
 
-/** @typedef {import("../client/fold.js").Job} Job */
-/** @typedef {import("../client/fold.js").Output} Output */
-/** @typedef {import("../client/fold.js").LogEvent} LogEvent */
+/** @typedef {import("../client/types.js").Job} Job */
+/** @typedef {import("../client/types.js").Output} Output */
+/** @typedef {import("../client/types.js").LogEvent} LogEvent */
 
 const ROWS = 300;
 /** Types that come in floods: neighbours share a row. */
