@@ -193,8 +193,10 @@ export class Recorder {
   /** @type {number | null} */
   refuse = null;
   hold = false;
-  /** A page that the recorder answers with at `/hostile`, instead of passing it on. */
-  hostile = "";
+  /** Pages that the recorder answers with instead of passing them on, by their path. @type {Record<string, string>} */
+  pages = {};
+  /** Requests under way, by their path. @type {string[]} */
+  open = [];
   url = "";
   #server;
 
@@ -210,9 +212,12 @@ export class Recorder {
         at: Date.now(),
       };
       this.seen.push(entry);
+      this.open.push(entry.path);
+      response.on("close", () => this.open.splice(this.open.indexOf(entry.path), 1));
       if (this.hold) return;
-      if (this.hostile && request.url === "/hostile") {
-        response.writeHead(200, { "content-type": "text/html" }).end(this.hostile);
+      const page = this.pages[entry.path];
+      if (page !== undefined) {
+        response.writeHead(200, { "content-type": "text/html; charset=utf-8" }).end(page);
         return;
       }
       if (this.refuse !== null) {

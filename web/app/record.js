@@ -1,6 +1,6 @@
 // @ts-check
 /** What a job has said: its output, its log lines, its events. Bounded in the page, however much there is. */
-import { element, setText } from "../client/dom.js";
+import { element, growing, setText } from "../client/dom.js";
 import { bytes, fields, oneLine, plain } from "../client/format.js";
 import { base, jobPath } from "./gateway.js";
 
@@ -22,7 +22,7 @@ export function outputBox(section) {
   // Not live for screen readers: every token would be read out.
   const text = element("pre", { class: "output", role: "log", "aria-live": "off", "aria-label": "Output", tabindex: "0" });
   section.append(element("div", { class: "cardhead" }, element("h2", {}, "Output"), size, whole), text);
-  let drawn = "";
+  const write = growing(text);
   return {
     /**
      * @param {Output} output
@@ -33,12 +33,7 @@ export function outputBox(section) {
       whole.href = `${base}${jobPath(job.id, "/output")}`;
       const from = output.offset > 0 ? `the end of ` : "";
       setText(size, `${from}${bytes(job.output.bytes)}`);
-      if (output.text === drawn) return;
-      const atEnd = text.scrollHeight - text.scrollTop - text.clientHeight < 30;
-      if (drawn && output.text.startsWith(drawn)) text.append(plain(output.text.slice(drawn.length)));
-      else text.textContent = plain(output.text);
-      drawn = output.text;
-      if (atEnd) text.scrollTop = text.scrollHeight;
+      write(output.text);
     },
   };
 }

@@ -216,7 +216,7 @@ function isOfType(response, type) {
  * @param {Response} response
  * @returns {Promise<Refusal>}
  */
-async function refusal(response) {
+export async function refusal(response) {
   const problem = isOfType(response, "application/problem+json") ? await response.json().catch(() => null) : null;
   // A page of somebody else's; what is left of it is not worth the connection.
   if (!response.bodyUsed) await response.body?.cancel().catch(() => {});

@@ -128,6 +128,8 @@ export interface ConnectionOptions {
   environment?: Partial<Environment>;
 }
 
+export type ActionOptions = Pick<ConnectionOptions, "token" | "credentials" | "environment">;
+
 /** None of the callbacks is called after `close()`. */
 export interface WatchOptions extends ConnectionOptions {
   /** The document changed. */
@@ -231,6 +233,13 @@ export declare function watch(url: string | URL, options?: WatchOptions): JobWat
 export declare function watchFeed(filter?: FeedFilter, options?: FeedOptions): FeedWatch;
 /** Watches whatever job a subject has: the active one, else the newest, and the next when there is one. */
 export declare function watchSubject(subject: string, options?: SubjectOptions): JobWatch;
+
+/** Asks a job to stop. Throws a `WatchError`; status 0: the gateway could not be reached. */
+export declare function cancelJob(url: string | URL, options?: ActionOptions & { reason?: string; graceMs?: number }): Promise<Job>;
+/** Puts a job back that failed, was cancelled or expired; with the same key once, however often it is sent. */
+export declare function retryJob(url: string | URL, options?: ActionOptions & { idempotencyKey?: string }): Promise<Job>;
+/** A key for one intention. */
+export declare function mintKey(): string;
 
 export declare const NOTHING: View;
 export declare function blank(id: string): Job;
