@@ -50,8 +50,6 @@ export class Ladder {
   #outage = false;
   #probeMs = PROBE_MS;
   #probeAt = 0;
-  /** The gateway's last wish, which it drew for us: the base of our own draws. */
-  #baseMs = BASE_MS;
   #random;
 
   /** @param {() => number} random */
@@ -81,14 +79,13 @@ export class Ladder {
       this.#misses = 0;
       this.#outage = false;
       this.#probeMs = PROBE_MS;
-      this.#baseMs = retryMs ?? BASE_MS;
       if (planned || livedMs >= STABLE_MS) this.#failures = 0;
       else this.#failures = Math.min(this.#failures, YOUNG_FAILURES);
       // The gateway spreads those whom it sends away; those whom an accident cut off spread themselves.
-      return planned ? (retryMs ?? this.#draw()) : this.#draw();
+      return planned ? (retryMs ?? this.#draw()) : this.#draw(0, retryMs ?? 0);
     }
     this.#misses += 1;
-    const delayMs = held ? 0 : this.#draw(retryMs);
+    const delayMs = held ? 0 : this.#draw(retryMs ?? 0);
     if (!held && !this.#fallback && this.#misses < MISSES) return delayMs;
     this.transport = this.#fallback ?? "long-poll";
     this.#fallback = this.transport;
@@ -105,7 +102,7 @@ export class Ladder {
    */
   #afterPoll(tried, { heard, livedMs = 0, more = false, empty = false, retryMs = null }, now) {
     if (!heard) {
-      const delayMs = this.#draw(retryMs);
+      const delayMs = this.#draw(retryMs ?? 0);
       if (this.transport === "stream") return delayMs;
       this.#outage = true;
       this.#misses += 1;
@@ -131,12 +128,13 @@ export class Ladder {
   }
 
   /**
-   * A wait of full jitter that grows with the failures; at least what was asked for.
-   * @param {number | null} [atLeastMs]
+   * A wait of full jitter, out of a span that grows with the failures.
+   * @param {number} [leastMs] what was asked for: the jitter comes on top
+   * @param {number} [spanMs] the least span
    */
-  #draw(atLeastMs = null) {
-    const most = Math.min(this.#baseMs * 2 ** this.#failures, CAP_MS);
+  #draw(leastMs = 0, spanMs = 0) {
+    const most = Math.min(Math.max(BASE_MS * 2 ** this.#failures, spanMs), CAP_MS);
     this.#failures += 1;
-    return (atLeastMs ?? 0) + this.#random() * most;
+    return leastMs + this.#random() * most;
   }
 }
