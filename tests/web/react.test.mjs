@@ -107,6 +107,16 @@ test("components that watch the same share a connection, which closes with the l
   assert.equal(gateway.count("any"), 1);
 });
 
+test("a component that is mounted anew at once goes on with the same connection", async () => {
+  const id = gateway.enqueue();
+  const { root, main } = await render(h(Card, { key: 1, url: urlOf(id) }));
+  await shows(main, /^live queued/);
+  await act(async () => root.render(h(Card, { key: 2, url: urlOf(id) })));
+  gateway.append(id, "started", {});
+  await shows(main, /^live running/);
+  assert.equal(gateway.count("any"), 1);
+});
+
 test("another address is another job; none is none", async () => {
   const [a, b] = [gateway.enqueue(), gateway.enqueue()];
   gateway.append(b, "started", {});
