@@ -386,6 +386,14 @@ describe("before a fake gateway", () => {
     });
     await shows(page, "#b [part=state]", "Running");
     assert.equal(refused(), 1);
+    // Set before the class is known, as frameworks do.
+    gateway.pages["/page"] = `<!doctype html><milepost-job></milepost-job><script>
+      Object.assign(document.querySelector("milepost-job"), { href: "/v1/jobs/${id}", token: () => "one" });
+      import("/assets/client/job-element.js");</script>`;
+    const early = await tabs.open();
+    await early.goto(`${gateway.url}/page`);
+    await shows(early, "[part=state]", "Running");
+    assert.equal(refused(), 1);
     await page.locator("#c").getByRole("button", { name: "Cancel", exact: true }).click();
     await page.locator("#c").getByRole("button", { name: "Yes, cancel it" }).click();
     await shows(page, "#c [part=state]", "Cancelling");

@@ -232,6 +232,11 @@ describe("whatever the store", () => {
       await shows(page, "#link", "Live");
       await page.getByRole("link", { name: "Milepost" }).click();
       await page.waitForURL("**/progress/");
+      const state = await page.evaluate(async (id) => {
+        const { watch } = await import(/** @type {any} */ ("/progress/client.js"));
+        for await (const { job } of watch(`/progress/v1/jobs/${id}`)) return job.progress.percent;
+      }, id);
+      assert.equal(state, 33);
     } finally {
       await mounted.stop();
     }

@@ -81,6 +81,13 @@ export class MilepostJobElement extends Base {
   }
 
   connectedCallback() {
+    // What a framework set before the class was known hides the accessors.
+    for (const name of /** @type {const} */ (["href", "token"])) {
+      if (!Object.hasOwn(this, name)) continue;
+      const value = this[name];
+      delete (/** @type {any} */ (this)[name]);
+      /** @type {any} */ (this)[name] = value;
+    }
     this.#open();
   }
 

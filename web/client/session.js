@@ -199,7 +199,7 @@ export class Session {
    */
   async #take(frame, signal) {
     if (signal.aborted) return "stop";
-    const verdict = this.#source.take(frame);
+    const verdict = this.#judge(frame);
     // A callback may have closed it.
     if (signal.aborted) return "stop";
     if (verdict === "again") {
@@ -215,6 +215,20 @@ export class Session {
     if (frame.body.type !== "bye") this.#hear();
     await this.#source.room?.();
     return signal.aborted ? "stop" : "go on";
+  }
+
+  /**
+   * @param {Frame} frame
+   * @returns {Verdict}
+   */
+  #judge(frame) {
+    try {
+      return this.#source.take(frame);
+    } catch (error) {
+      // Not what the contract says, or our own fault: not to be taken for a cut connection in silence.
+      this.#env.report(error);
+      return "again";
+    }
   }
 
   #hear() {
