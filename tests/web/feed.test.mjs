@@ -1,6 +1,7 @@
 // @ts-check
 /** Many jobs on one connection, and one connection for many tabs. */
 import assert from "node:assert/strict";
+import { webcrypto } from "node:crypto";
 import { afterEach, beforeEach, test } from "node:test";
 import { watch, watchFeed, watchSubject } from "../../web/client/milepost.js";
 import { Clock, eventually, settle } from "./clock.mjs";
@@ -8,6 +9,9 @@ import { FakeGateway, problem } from "./fake-gateway.mjs";
 import { FakeLocks } from "./fake-locks.mjs";
 
 /** @typedef {import("../../web/client/types.js").FeedOptions} FeedOptions */
+
+// Global in browsers, and in Node since 19.
+globalThis.crypto ??= /** @type {any} */ (webcrypto);
 
 /** @type {FakeGateway} */
 let gateway;
