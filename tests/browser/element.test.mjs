@@ -255,8 +255,8 @@ describe("beside a real gateway", () => {
       await gateway.append(other, { type: "progress", data: { percent: 7 } });
       await shows(second, "[part=amount]", "7 %");
     }
-    const plain = await open(id, "no-controls");
-    await shows(plain, "[part=state]", "Cancelling");
+    const plain = await open(await gateway.track(), "no-controls");
+    await shows(plain, "[part=state]", "Running");
     assert.equal(await plain.getByRole("button").count(), 0);
   });
 

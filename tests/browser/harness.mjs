@@ -193,6 +193,8 @@ export class Recorder {
   /** @type {number | null} */
   refuse = null;
   hold = false;
+  /** Whether event streams are kept back, as by a proxy that gathers an answer before it passes it on. */
+  holdStreams = false;
   /** Pages that the recorder answers with instead of passing them on, by their path. @type {Record<string, string>} */
   pages = {};
   /** Requests under way, by their path. @type {string[]} */
@@ -229,6 +231,7 @@ export class Recorder {
       const { method, url: path, headers } = request;
       const forward = http.request({ hostname, port, method, path, headers, agent: false }, (answer) => {
         entry.status = answer.statusCode ?? null;
+        if (this.holdStreams && answer.headers["content-type"] === "text/event-stream") return;
         response.writeHead(answer.statusCode ?? 502, answer.headers);
         response.flushHeaders();
         answer.on("data", (chunk) => this.hold || response.write(chunk));

@@ -71,6 +71,28 @@ describe("whatever the store", () => {
     }
   });
 
+  test("behind a proxy that holds streams back the page goes on by long-poll, one request at a time", async () => {
+    const id = await gateway.track();
+    await gateway.append(id, { type: "output", data: { text: "früh ✓ " } }, { type: "progress", data: { percent: 5 } });
+    recorder.holdStreams = true;
+    try {
+      const page = await tabs.open();
+      await page.goto(`${recorder.url}/jobs/${id}`);
+      await shows(page, ".head .far", "5 %");
+      await shows(page, "#link", "Live");
+      await eventually(() => recorder.open.some((path) => path.includes("after=4&limit=500&wait=25")));
+      await gateway.append(id, { type: "output", data: { text: "spät" } });
+      await eventually(async () => assert.equal(await page.locator("pre.output").textContent(), "früh ✓ spät"), 2_000);
+      await eventually(() => recorder.open.filter((path) => path.includes("/events?")).length === 1);
+      await gateway.append(id, { type: "completed" });
+      await shows(page, ".badge", /^Completed$/);
+      await shows(page, "#link", "Ended");
+      assert.equal(recorder.streams.filter(({ path }) => path.includes(id)).length, 1);
+    } finally {
+      recorder.holdStreams = false;
+    }
+  });
+
   test("an unknown job is said to be unknown, once", async () => {
     const page = await tabs.open();
     await page.goto(`${recorder.url}/jobs/01990000-0000-7000-8000-000000000000`);

@@ -87,7 +87,7 @@ export class JobCard {
     setText(this.#badge, label);
     setAttribute(this.#badge, "data-tone", tone);
     this.#bar.draw(job, now);
-    setText(this.#far, amount(job) || label);
+    setText(this.#far, amount(job));
     setText(this.#message, plain([job.progress?.phase, job.progress?.message].filter(Boolean).join(": ")));
     this.#output.hidden = job.output.bytes === 0;
     this.#write(output);

@@ -97,7 +97,7 @@ a { color: var(--link); }
 .mono { color: var(--soft); font-family: ui-monospace, Menlo, Consolas, monospace; font-size: 0.8em; }
 .notice { color: var(--soft); }
 .notice[data-tone] { color: var(--tone); }
-[part="result"]:empty, .actions:not(:has(> :not([hidden]))) { display: none; }
+[part="result"]:empty, .words:not(:has(> :not(:empty))), .actions:not(:has(> :not([hidden]))) { display: none; }
 .actions, .confirm { display: flex; flex-wrap: wrap; align-items: center; gap: 8px; }
 button {
   padding: 4px 12px;
