@@ -179,7 +179,8 @@ export class Gateway {
 }
 
 /**
- * @typedef {{method: string, path: string, lastEventId: string | undefined, status: number | null, at: number}} Seen
+ * @typedef {{method: string, path: string, lastEventId: string | undefined, authorization: string | undefined,
+ *   status: number | null, at: number}} Seen
  */
 
 /**
@@ -210,6 +211,7 @@ export class Recorder {
         method: request.method ?? "",
         path: request.url ?? "",
         lastEventId: /** @type {string | undefined} */ (request.headers["last-event-id"]),
+        authorization: request.headers.authorization,
         status: null,
         at: Date.now(),
       };

@@ -93,6 +93,24 @@ describe("whatever the store", () => {
     }
   });
 
+  test("the watch token in the page's address is sent with every request for data, in no address of theirs", async () => {
+    const id = await gateway.track();
+    await gateway.append(id, { type: "output", data: { text: "x" } });
+    const page = await tabs.open();
+    const before = recorder.seen.length;
+    await page.goto(`${recorder.url}/jobs/${id}#token=a.b.c`);
+    await shows(page, "#link", "Live");
+    await shows(page, ".type", "output");
+    const data = recorder.seen.slice(before).filter(({ path }) => path.startsWith("/v1/"));
+    assert.ok(data.length >= 2);
+    for (const { path, authorization } of data) {
+      assert.equal(authorization, "Bearer a.b.c", path);
+      assert.doesNotMatch(path, /token/);
+    }
+    // A link can send no header.
+    assert.equal(await page.getByRole("link", { name: "Whole output" }).getAttribute("href"), `/v1/jobs/${id}/output?token=a.b.c`);
+  });
+
   test("an unknown job is said to be unknown, once", async () => {
     const page = await tabs.open();
     await page.goto(`${recorder.url}/jobs/01990000-0000-7000-8000-000000000000`);

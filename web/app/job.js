@@ -7,7 +7,7 @@ import { amount, duration, elapsed, oneLine, plain, standing } from "../client/f
 import { watch } from "../client/milepost.js";
 import { LINK, speaker } from "../client/speaker.js";
 import { announce } from "./announce.js";
-import { ask, base, jobPath, now, Refusal, witness } from "./gateway.js";
+import { ask, base, jobLink, jobPath, now, Refusal, token, witness } from "./gateway.js";
 import { eventList, logList, outputBox } from "./record.js";
 
 /** @typedef {import("../client/types.js").Job} Job */
@@ -47,6 +47,7 @@ export function showJob(main, id) {
   const speak = speaker(announce, now);
 
   const watched = watch(base + jobPath(id), {
+    token,
     async onSnapshot(job) {
       witness(job.updated_at);
       const gathered = (waiting = /** @type {LogEvent[]} */ ([]));
@@ -199,7 +200,7 @@ function drawJob(page, job) {
   const span = elapsed(job, now());
   setText(page.time, span ? `${span.label} ${duration(span.ms)}` : "");
   setText(page.message, plain([job.progress?.phase, job.progress?.message].filter(Boolean).join(": ")));
-  drawOnce(page, "endingKey", [job.outcome, job.error, job.state], () => page.ending.replaceChildren(...ending(job, base + jobPath(job.id, "/result"))));
+  drawOnce(page, "endingKey", [job.outcome, job.error, job.state], () => page.ending.replaceChildren(...ending(job, jobLink(job.id, "/result"))));
   drawOnce(page, "factsKey", [job.worker, job.attempt, job.started_at, job.finished_at, job.created_at, job.meta], () =>
     page.facts.replaceChildren(...facts(job)),
   );

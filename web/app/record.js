@@ -2,7 +2,7 @@
 /** What a job has said: its output, its log lines, its events. Bounded in the page, however much there is. */
 import { element, growing, setText } from "../client/dom.js";
 import { bytes, fields, oneLine, plain } from "../client/format.js";
-import { base, jobPath } from "./gateway.js";
+import { jobLink } from "./gateway.js";
 
 /** @typedef {import("../client/types.js").Job} Job */
 /** @typedef {import("../client/types.js").Output} Output */
@@ -30,7 +30,7 @@ export function outputBox(section) {
      */
     draw(output, job) {
       section.hidden = job.output.bytes === 0;
-      whole.href = `${base}${jobPath(job.id, "/output")}`;
+      whole.href = jobLink(job.id, "/output");
       const from = output.offset > 0 ? `the end of ` : "";
       setText(size, `${from}${bytes(job.output.bytes)}`);
       write(output.text);

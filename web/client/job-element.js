@@ -218,6 +218,17 @@ export class MilepostJobElement extends Base {
     return jobUrl({ base, id, token: null });
   }
 
+  /** What to send: the app's, or what the address carries. */
+  get #credential() {
+    return this.token ?? (this.href ? jobAddress(new URL(this.href, this.baseURI)).token : null);
+  }
+
+  /** For a link, which can send no header. A function's token is too short-lived for one. */
+  get #resultUrl() {
+    const token = this.#credential;
+    return `${this.#url}/result${typeof token === "string" ? `?token=${encodeURIComponent(token)}` : ""}`;
+  }
+
   async #retry() {
     this.#retryKey ??= mintKey();
     const idempotencyKey = this.#retryKey;
@@ -240,7 +251,7 @@ export class MilepostJobElement extends Base {
     this.#refusal = "";
     this.#draw();
     try {
-      const token = this.token ?? (this.href ? jobAddress(new URL(this.href, this.baseURI)).token : null);
+      const token = this.#credential;
       const credentials = /** @type {RequestCredentials} */ (this.getAttribute("credentials") ?? "same-origin");
       await action(this.#url, { token, credentials });
       return this.isConnected && this.#watched === watched;
@@ -266,7 +277,7 @@ export class MilepostJobElement extends Base {
         job,
         output: watched?.output.text ?? "",
         link: watched?.link ?? "connecting",
-        resultUrl: job ? `${this.#url}/result` : "",
+        resultUrl: job ? this.#resultUrl : "",
         cancellable: allowed && !job.terminal && !job.cancel_requested,
         retryable: allowed && !job.tracked && RETRYABLE.has(job.state),
         busy: this.#busy,
