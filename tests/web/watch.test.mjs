@@ -99,6 +99,30 @@ test("204 to a cursor at the end of a job ends it", async () => {
   assert.deepEqual([seen.seqs, seen.ends.length, gateway.count("any")], [[3], 1, 2]);
 });
 
+test("five restarts of the gateway: one connection before, in between and after", async () => {
+  const id = running();
+  const { job, seen } = watching(id);
+  await eventually(() => job.link === "live");
+  const { port } = new URL(gateway.url);
+  for (let restart = 1; restart <= 5; restart += 1) {
+    await gateway.stop();
+    await clock.until(() => job.link === "reconnecting");
+    await gateway.listen(Number(port));
+    gateway.append(id, "progress", { percent: restart });
+    await clock.until(() => job.job?.progress?.percent === restart && job.transport === "stream", 200);
+    await eventually(() => gateway.open === 1);
+  }
+  assert.deepEqual([seen.seqs, seen.snapshots, gateway.mostOpen], [[3, 4, 5, 6, 7], 1, 1]);
+});
+
+test("an app's function is not called after close()", async () => {
+  let called = 0;
+  const { job } = watching(running(), { token: () => (called += 1, null) });
+  job.close();
+  await settle();
+  assert.equal(called, 0);
+});
+
 test("silence is noticed, shown as such, and ended", async () => {
   const id = running();
   const { job, seen } = watching(id);

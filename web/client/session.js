@@ -150,6 +150,7 @@ export class Session {
     /** @type {Attempt} */
     let attempt = { heard: false };
     try {
+      if (signal.aborted) return { tried, attempt };
       const token = await this.#credential.get();
       if (signal.aborted) return { tried, attempt };
       this.transport = tried;
