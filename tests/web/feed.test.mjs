@@ -280,6 +280,23 @@ test("of many logs in a browser three are streams, one is a parked poll, the res
   await eventually(() => (turn(), gateway.count("stream") === 4));
 });
 
+test("a lock whose answer was lost while the page was frozen keeps nobody for ever", async () => {
+  const id = gateway.enqueue();
+  const tab = new Tab();
+  let lost = true;
+  const request = (/** @type {[any, any, any]} */ ...lock) => (lost ? new Promise(() => {}) : locks.request(...lock));
+  const job = watch(`${gateway.url}/v1/jobs/${id}`, { environment: { ...tab.environment, locks: /** @type {any} */ ({ request }) } });
+  open.push(job);
+  await settle();
+  assert.equal(gateway.count("any"), 0);
+  lost = false;
+  for (const listener of tab.clock.listeners) listener.wake(true);
+  await tab.clock.until(() => job.link === "live");
+  assert.deepEqual(locks.names, ["milepost:stream:0"]);
+  job.close();
+  await eventually(() => locks.names.length === 0);
+});
+
 test("a subject's job: the active one, else the newest; then the next", async () => {
   const old = gateway.enqueue({ subject: "article:42" });
   gateway.append(old, "failed", { code: "boom" });

@@ -144,9 +144,7 @@ export class Session {
   async #attempt() {
     const { signal } = (this.#stop = new AbortController());
     this.#startedAt = this.#env.now();
-    const { transport: tried, leave } = await enter(this.#env.locks, this.#ladder.transport, this.#source.slots);
-    // At once: whoever comes after us finds the room that we leave.
-    signal.addEventListener("abort", leave);
+    const { transport: tried, leave } = await enter(this.#env.locks, this.#ladder.transport, this.#source.slots, signal);
     /** @type {Attempt} */
     let attempt = { heard: false };
     try {

@@ -20,15 +20,16 @@ export const FEEDS = { name: "milepost:feed", count: 1 };
  * @param {LockManager | null} locks null: nobody counts
  * @param {Transport} transport
  * @param {{name: string, count: number}} streams
+ * @param {AbortSignal} signal ends the wait for an answer, and leaves a slot that was taken
  * @returns {Promise<{transport: Transport, leave: () => void}>}
  */
-export async function enter(locks, transport, streams) {
+export async function enter(locks, transport, streams, signal) {
   if (transport === "stream") {
-    const leave = await take(locks, streams);
+    const leave = await take(locks, streams, signal);
     if (leave) return { transport, leave };
   }
   if (transport !== "poll") {
-    const leave = await take(locks, LONG_POLLS);
+    const leave = await take(locks, LONG_POLLS, signal);
     if (leave) return { transport: "long-poll", leave };
   }
   return { transport: "poll", leave() {} };
@@ -37,16 +38,24 @@ export async function enter(locks, transport, streams) {
 /**
  * @param {LockManager | null} locks
  * @param {{name: string, count: number}} slots
+ * @param {AbortSignal} signal
  * @returns {Promise<(() => void) | null>} how to leave it; null if all are taken
  */
-async function take(locks, { name, count }) {
+async function take(locks, { name, count }, signal) {
   if (locks === null) return () => {};
   for (let index = 0; index < count; index += 1) {
     /** @type {(() => void) | null | undefined} */
     const leave = await new Promise((resolve) => {
+      // A page that was frozen in between may never hear the answer.
+      signal.addEventListener("abort", () => resolve(undefined));
       locks
         .request(`${name}:${index}`, { ifAvailable: true }, (lock) =>
-          lock === null ? resolve(undefined) : new Promise((left) => resolve(() => left(undefined))),
+          lock === null || signal.aborted ? resolve(undefined) : new Promise((left) => {
+            const leave = () => left(undefined);
+            // At once: whoever comes after us finds the room that we leave.
+            signal.addEventListener("abort", leave);
+            resolve(leave);
+          }),
         )
         // Where locks are forbidden (a sandboxed frame) nobody counts.
         .catch(() => resolve(null));
