@@ -15,12 +15,12 @@ register(`data:text/javascript,${encodeURIComponent(`
 
 const dom = new JSDOM("<!doctype html><main></main>", { pretendToBeVisual: true });
 Object.assign(globalThis, {
-  window: dom.window, document: dom.window.document, IS_REACT_ACT_ENVIRONMENT: true,
+  window: dom.window, document: dom.window.document,
   requestAnimationFrame: dom.window.requestAnimationFrame.bind(dom.window),
 });
 // Newer versions of Node have one of their own, which cannot be assigned.
 Object.defineProperty(globalThis, "navigator", { value: dom.window.navigator, configurable: true });
-const { act, createElement: h, StrictMode, useState } = await import("react");
+const { createElement: h, StrictMode, useState } = await import("react");
 const { createRoot } = await import("react-dom/client");
 const { renderToString } = await import("react-dom/server");
 const { useJob, useSubject } = await import("../../web/client/react.js");
@@ -39,7 +39,7 @@ beforeEach(async () => {
   gateway = await FakeGateway.start();
 });
 afterEach(async () => {
-  await act(async () => roots.splice(0).forEach((root) => root.unmount()));
+  roots.splice(0).forEach((root) => root.unmount());
   await eventually(() => gateway.open === 0);
   await gateway.stop();
   assert.deepEqual(complaints.splice(0), []);
@@ -47,24 +47,21 @@ afterEach(async () => {
 after(() => dom.window.close());
 
 /** @param {import("react").ReactNode} node */
-async function render(node) {
+function render(node) {
   const main = document.body.appendChild(document.createElement("main"));
   const root = createRoot(main);
   roots.push(root);
-  await act(async () => root.render(node));
+  root.render(node);
   return { root, main };
 }
 
 /**
- * Waits until the document says so; React is given its turn in between.
+ * Waits until the document says so.
  * @param {Element} target
  * @param {RegExp} text
  */
 async function shows(target, text) {
-  await eventually(async () => {
-    await act(async () => settle());
-    return text.test(target.textContent ?? "");
-  }).catch(() => assert.match(target.textContent ?? "", text));
+  await eventually(() => text.test(target.textContent ?? "")).catch(() => assert.match(target.textContent ?? "", text));
 }
 
 /** @param {{url: string | null, options?: import("../../web/client/types.js").WatchOptions}} props */
@@ -78,7 +75,7 @@ const urlOf = (id) => `${gateway.url}/v1/jobs/${id}`;
 
 test("a job is state: what it is, what it says, how it ends; under StrictMode on one connection ever", async () => {
   const id = gateway.enqueue();
-  const { main } = await render(h(StrictMode, null, h(Card, { url: urlOf(id) })));
+  const { main } = render(h(StrictMode, null, h(Card, { url: urlOf(id) })));
   await shows(main, /^live queued/);
   gateway.append(id, "started", {});
   gateway.append(id, "progress", { percent: 42 });
@@ -93,14 +90,14 @@ test("a job is state: what it is, what it says, how it ends; under StrictMode on
 test("components that watch the same share a connection, which closes with the last", async () => {
   const id = gateway.enqueue();
   const card = () => h(Card, { url: urlOf(id) });
-  const { root, main } = await render([h("div", { key: 1 }, card()), h("div", { key: 2 }, card())]);
+  const { root, main } = render([h("div", { key: 1 }, card()), h("div", { key: 2 }, card())]);
   await shows(main, /^live queued.*live queued/);
   assert.equal(gateway.count("any"), 1);
-  await act(async () => root.render([h("div", { key: 2 }, card())]));
+  root.render([h("div", { key: 2 }, card())]);
   gateway.append(id, "started", {});
   await shows(main, /^live running/);
   assert.deepEqual([gateway.count("any"), gateway.open], [1, 1]);
-  await act(async () => root.render(null));
+  root.render(null);
   await eventually(() => gateway.open === 0);
   gateway.append(id, "progress", { percent: 1 });
   await settle();
@@ -109,9 +106,9 @@ test("components that watch the same share a connection, which closes with the l
 
 test("a component that is mounted anew at once goes on with the same connection", async () => {
   const id = gateway.enqueue();
-  const { root, main } = await render(h(Card, { key: 1, url: urlOf(id) }));
+  const { root, main } = render(h(Card, { key: 1, url: urlOf(id) }));
   await shows(main, /^live queued/);
-  await act(async () => root.render(h(Card, { key: 2, url: urlOf(id) })));
+  root.render(h(Card, { key: 2, url: urlOf(id) }));
   gateway.append(id, "started", {});
   await shows(main, /^live running/);
   assert.equal(gateway.count("any"), 1);
@@ -120,11 +117,11 @@ test("a component that is mounted anew at once goes on with the same connection"
 test("another address is another job; none is none", async () => {
   const [a, b] = [gateway.enqueue(), gateway.enqueue()];
   gateway.append(b, "started", {});
-  const { root, main } = await render(h(Card, { url: null }));
+  const { root, main } = render(h(Card, { url: null }));
   await shows(main, /^connecting nothing/);
   assert.equal(gateway.count("any"), 0);
   for (const [url, text] of /** @type {[string | null, RegExp][]} */ ([[urlOf(a), /^live queued/], [urlOf(b), /^live running/], [null, /^connecting nothing/]])) {
-    await act(async () => root.render(h(Card, { url })));
+    root.render(h(Card, { url }));
     await shows(main, text);
     await eventually(() => gateway.open === (url ? 1 : 0));
   }
@@ -141,11 +138,15 @@ test("options made anew at each render open nothing anew; the newest token and c
   function Counter() {
     const [count, setCount] = useState(0);
     rerender = setCount;
-    return h(Card, { url: urlOf(id), options: { token: () => `t${count}`, onEvent: ({ type }) => void told.push(`${type} ${count}`) } });
+    const options = { token: () => `t${count}`, onEvent: (/** @type {{type: string}} */ { type }) => void told.push(`${type} ${count}`) };
+    return h("div", {}, h(Card, { url: urlOf(id), options }), `count ${count}`);
   }
-  const { main } = await render(h(Counter));
+  const { main } = render(h(Counter));
   await shows(main, /^live queued/);
-  for (const count of [1, 2, 3]) await act(async () => rerender(count));
+  for (const count of [1, 2, 3]) {
+    rerender(count);
+    await shows(main, new RegExp(`count ${count}`));
+  }
   assert.equal(gateway.count("any"), 1);
   gateway.append(id, "started", {});
   await shows(main, /^live running/);
@@ -157,7 +158,7 @@ test("options made anew at each render open nothing anew; the newest token and c
 });
 
 test("what stops it for good is state too", async () => {
-  const { main } = await render(h(Card, { url: urlOf("0199-unknown") }));
+  const { main } = render(h(Card, { url: urlOf("0199-unknown") }));
   await shows(main, /^gone nothing.*404/);
 });
 
@@ -172,7 +173,7 @@ test("a flood of events is drawn by frames", async () => {
     renders += 1;
     return h("b", {}, String(useJob(urlOf(id)).job?.seq));
   };
-  const { main } = await render(h("div", {}, h(Inner), h(Counting)));
+  const { main } = render(h("div", {}, h(Inner), h(Counting)));
   await shows(main, /live queued/);
   renders = 0;
   for (let percent = 1; percent <= 2_000; percent += 1) gateway.append(id, "log", { message: String(percent) });
@@ -186,7 +187,7 @@ test("a subject's job, and the next", async () => {
     const { job, link } = useSubject("article:42", { base: gateway.url, share: false });
     return h("p", {}, `${link} ${job?.kind} ${job?.state}`);
   };
-  const { main } = await render(h(StrictMode, null, h(Subject)));
+  const { main } = render(h(StrictMode, null, h(Subject)));
   await shows(main, /^live summarize queued/);
   assert.equal(gateway.open, 2);
   gateway.append(id, "expired", {});
