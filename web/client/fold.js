@@ -5,6 +5,16 @@
  * Pure: no DOM, no network, no clock. `fold` is the twin of the gateway's `Job::apply`; `follow` adds what a page shows
  * beside the document (the output's text) and understands every frame of a job's stream, opening and control frames
  * included. Both return a new value or the very one they were given, and never change it.
+ *
+ * With nothing but a bare `EventSource`:
+ *
+ *     let view = NOTHING;
+ *     const events = new EventSource(`/v1/jobs/${id}/events?unnamed=1`);
+ *     events.onmessage = ({ data }) => {
+ *       const frame = JSON.parse(data);
+ *       view = follow(view, frame);
+ *       if (frame.type === "end") events.close();
+ *     };
  */
 
 /**
