@@ -34,6 +34,23 @@ test("a stream held back by a box in the middle gives way to long-polls after 5 
   assert.deepEqual(seen.links, ["live", "ended"]);
 });
 
+test("a poll's opening carries the end of a long output, from a whole character on", async () => {
+  const id = running();
+  gateway.append(id, "output", { text: `${"ä".repeat(300_000)}|` });
+  gateway.append(id, "output", { text: "€".repeat(300_000) });
+  // It grows between the document and its output: what is new comes with the log.
+  gateway.intercept = ({ headers, response, url }) => {
+    if (url.endsWith("/output")) gateway.append(id, "output", { text: "neu" });
+    return headers.accept === "text/event-stream" && problem(response, 502, "no");
+  };
+  const { job } = watching(id, { outputLimit: 10_000_000 });
+  await clock.until(() => job.output.text.endsWith("neu"), 10);
+  const whole = Buffer.from(truth(id).output);
+  assert.ok(whole.length > 1_500_000);
+  assert.equal(job.output.text, whole.subarray(job.output.offset).toString());
+  assert.ok(whole.length - job.output.offset >= 1024 * 1024 - 3 && !job.output.text.includes("\ufffd"));
+});
+
 test("a poll's opening of a job that has ended ends it", async () => {
   const id = running();
   gateway.append(id, "failed", { code: "boom" });
