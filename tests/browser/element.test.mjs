@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { after, afterEach, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { FakeGateway, problem } from "../web/fake-gateway.mjs";
-import { eventually, Gateway, Recorder, shows, Tabs } from "./harness.mjs";
+import { eventually, Gateway, launchChromium, Recorder, shows, Tabs } from "./harness.mjs";
 
 const tabs = new Tabs();
 before(() => tabs.launch());
@@ -122,6 +122,29 @@ describe("beside a real gateway", () => {
     });
     await shows(page, "[part=amount]", "5 %");
     await eventually(() => streams().length === 1);
+  });
+
+  test("in the back-forward cache it holds no connection; out of it, it goes on from its cursor", async () => {
+    const id = await gateway.track();
+    recorder.pages["/app"] = app(`<milepost-job href="/v1/jobs/${id}"></milepost-job>`);
+    recorder.pages["/other"] = "<!doctype html><title>another page</title>";
+    const browser = await launchChromium([], ["--disable-back-forward-cache"]);
+    try {
+      const page = await browser.newPage();
+      await page.goto(`${recorder.url}/app`);
+      await shows(page, "[part=state]", "Running");
+      await page.evaluate("window.untouched = true");
+      await page.goto(`${recorder.url}/other`);
+      await eventually(() => streams().length === 0);
+      await gateway.append(id, { type: "progress", data: { percent: 33 } });
+      // A page that is restored is not loaded.
+      await page.goBack({ waitUntil: "commit" });
+      await shows(page, "[part=amount]", "33 %");
+      assert.equal(await page.evaluate("window.untouched"), true);
+      assert.match(streams().join(), /^[^,]*after=2$/);
+    } finally {
+      await browser.close();
+    }
   });
 
   test("close() of a watch really closes, in a browser too", async () => {

@@ -276,10 +276,12 @@ export class Recorder {
 /**
  * Debian's Chromium, headless, talking to nobody but this machine.
  * @param {string[]} [flags]
+ * @param {string[]} [without] flags that it is not to be given
  */
-export async function launchChromium(flags = []) {
+export async function launchChromium(flags = [], without = []) {
   return chromium.launch({
     executablePath: process.env.MILEPOST_CHROMIUM ?? "/usr/bin/chromium",
+    ignoreDefaultArgs: without,
     args: [
       ...(process.getuid?.() === 0 ? ["--no-sandbox"] : []),
       "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
