@@ -1,5 +1,6 @@
 // @ts-check
 /**
+ * The client module: watches a job, many jobs, or whatever is about a subject, from a page or a script.
  *
  * It chooses the transport by itself (a stream, long-polls, plain polls), keeps one cursor over all of them, comes back
  * after whatever passes, and stops after what does not. No DOM: it runs in pages, workers and Node.
