@@ -97,6 +97,18 @@ impl Bus {
         });
     }
 
+    /// Jobs that are known here, and how far.
+    pub fn watched(&self) -> Vec<(JobId, u64)> {
+        self.lock().iter().filter_map(|(id, channel)| Some((*id, channel.job()?.seq))).collect()
+    }
+
+    /// The store knows a job no more, and the commit that removed it was another node's.
+    pub fn forget(&self, id: JobId) {
+        if let Some(channel) = self.channel(id) {
+            channel.remove();
+        }
+    }
+
     /// What the store is to be told about who watches: jobs, and in how many milliseconds each is to be cancelled unless
     /// it is told again.
     pub fn audience_news(&self, now: Instant) -> Vec<(JobId, u64)> {

@@ -53,6 +53,12 @@ pub trait Store: Send + Sync + 'static {
     /// nothing else depends on.
     fn committers(&self) -> usize;
 
+    /// Whether other processes write here, too, as far as the last pulse knows.
+    fn has_peers(&self) -> bool;
+
+    /// Which of these jobs are not at the given seq any more, or are gone.
+    async fn moved(&self, jobs: &[(JobId, u64)]) -> Result<Vec<JobId>, StoreError>;
+
     /// Reads jobs and keys, as they are now.
     async fn resolve(&self, lookup: &Lookup) -> Result<Resolved, StoreError>;
 

@@ -140,8 +140,14 @@ impl Feeds {
         (FeedReader { feeds: self.clone(), number, inbox, position: inner.position }, is_known)
     }
 
+    /// States that were read from the store: commits of other nodes. Those who have been told of them already are not
+    /// told again.
+    pub fn catch_up(&self, jobs: impl Iterator<Item = Job>) {
+        self.publish(jobs.map(|job| Change::State(Shown::of(job))));
+    }
+
     /// Whether changes are of interest to anybody.
-    pub(super) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.is_on.load(Ordering::SeqCst)
     }
 

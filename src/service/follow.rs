@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio_stream::Stream;
 
 use super::{Gateway, ServiceError};
-use crate::bus::{OutputSoFar, Reading, Subscription, encode_replay};
+use crate::bus::{Channel, OutputSoFar, Reading, Subscription, encode_replay};
 use crate::domain::{Event, Job, JobId, Refusal, State};
 use crate::store::{EventRange, Lookup};
 
@@ -234,6 +234,23 @@ impl Gateway {
         if channel.is_loaded() {
             return Ok(());
         }
+        self.fill(id, channel).await
+    }
+
+    /// Reads a job that another node has changed.
+    pub(super) async fn reload(&self, id: JobId) -> Result<(), ServiceError> {
+        let Some(channel) = self.inner.bus.channel(id) else { return Ok(()) };
+        let _turn = channel.loading.lock().await;
+        match self.fill(id, &channel).await {
+            Err(ServiceError::Refused(Refusal::JobNotFound)) => {
+                self.inner.bus.forget(id);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    async fn fill(&self, id: JobId, channel: &Channel) -> Result<(), ServiceError> {
         let lookup = Lookup { jobs: vec![id], ..Lookup::default() };
         let Some((record, _)) = self.inner.store.resolve(&lookup).await?.jobs.pop() else {
             return Err(Refusal::JobNotFound.into());

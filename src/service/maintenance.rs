@@ -1,9 +1,11 @@
 //! Lets time pass: the sweep (what is overdue becomes an ordinary event), retention, housekeeping, the store's pulse.
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
+use super::catch_up::Found;
 use super::journal::Command;
 use super::{Gateway, ServiceError};
 use crate::bus::News;
@@ -19,7 +21,8 @@ const PER_REMOVAL: u32 = 200;
 /// A sweep that finds a full hand goes on at once, this often at most: the pulse must not wait for long.
 const SWEEPS_IN_A_ROW: usize = 10;
 
-/// How often workers that listen are reminded: a signal that was lost, or went through another node, is at most so late.
+/// How often workers that listen are reminded, and what other nodes wrote is looked for: what was lost, or went through
+/// another node, is at most so late.
 const REMIND: Duration = Duration::from_secs(2);
 
 /// How often partitions and old keys are looked after.
@@ -32,6 +35,7 @@ pub async fn run(gateway: Gateway) {
         (Instant::now(), Instant::now(), Instant::now(), Instant::now());
     // Often enough that a short --keep is honoured, seldom enough to cost nothing.
     let retire_every = Duration::from_millis((gateway.inner.settings.keep_ms / 10).clamp(500, 60_000));
+    let found = Mutex::new(Found::default());
     let mut failing = false;
     loop {
         tokio::select! {
@@ -53,6 +57,7 @@ pub async fn run(gateway: Gateway) {
             }
             if reminded.elapsed() >= REMIND {
                 gateway.remind_workers().await?;
+                gateway.catch_up(&found).await?;
                 reminded = Instant::now();
             }
             gateway.sweep().await?;

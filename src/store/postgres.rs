@@ -13,6 +13,7 @@ mod write;
 use std::collections::{BTreeSet, HashSet};
 use std::str::FromStr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -47,6 +48,8 @@ pub struct PostgresStore {
     epoch: String,
     lease_secret: LeaseSecret,
     node: String,
+    /// Whether other nodes had a pulse lately.
+    has_peers: AtomicBool,
     /// Queues that have their row.
     known_queues: Mutex<HashSet<QueueName>>,
 }
@@ -98,8 +101,16 @@ impl PostgresStore {
         drop(connection);
         let node = format!("{:016x}", rand::random::<u64>());
         let known_queues = Mutex::default();
-        let store =
-            Self { pool, clock: Clock::new(), presence: Presence::new(), epoch, lease_secret, node, known_queues };
+        let store = Self {
+            pool,
+            clock: Clock::new(),
+            presence: Presence::new(),
+            epoch,
+            lease_secret,
+            node,
+            has_peers: AtomicBool::new(false),
+            known_queues,
+        };
         store.probe().await?;
         store.tidy(u64::MAX).await?;
         Ok(store)
@@ -158,6 +169,14 @@ impl Store for PostgresStore {
         // Two for what happens to jobs. New jobs come by themselves: neither kind waits for the other's statements, and
         // each batch is one statement.
         3
+    }
+
+    fn has_peers(&self) -> bool {
+        self.has_peers.load(Ordering::Relaxed)
+    }
+
+    async fn moved(&self, jobs: &[(JobId, u64)]) -> Result<Vec<JobId>, StoreError> {
+        read::moved(&self.pool, jobs).await
     }
 
     async fn resolve(&self, lookup: &Lookup) -> Result<Resolved, StoreError> {
@@ -273,8 +292,9 @@ impl Store for PostgresStore {
 
     async fn probe(&self) -> Result<(), StoreError> {
         let asked = Instant::now();
-        let at = pulse::pulse(&self.pool, &self.node).await?;
+        let (at, has_peers) = pulse::pulse(&self.pool, &self.node).await?;
         self.clock.read(asked, at);
+        self.has_peers.store(has_peers, Ordering::Relaxed);
         self.presence.shown();
         Ok(())
     }

@@ -143,6 +143,15 @@ impl Store for SqliteStore {
         1
     }
 
+    fn has_peers(&self) -> bool {
+        // The file is locked.
+        false
+    }
+
+    async fn moved(&self, jobs: &[(JobId, u64)]) -> Result<Vec<JobId>, StoreError> {
+        read::moved(&self.readers, jobs).await
+    }
+
     async fn resolve(&self, lookup: &Lookup) -> Result<Resolved, StoreError> {
         self.be_present().await?;
         read::resolve(&self.readers, lookup, self.now()).await

@@ -57,3 +57,48 @@ fn repeated_append_says_that_another_node_was_asked_to_stop_the_job() {
         assert_eq!(append().send().await.expect(200)["cancel_requested"], true);
     });
 }
+
+/// Whoever watches through one node is told within a round what another one wrote.
+#[test]
+fn what_another_node_wrote_is_seen_soon() {
+    run(async {
+        let node = Store::Postgres.serve(&[]).await;
+        let (lane, far) = (Lane::on(&node), node.beside().await);
+        let far_lane = Lane { server: far.clone(), ..lane.clone() };
+        let job = lane.job(json!({})).await;
+        let deleted = node.tracked().await;
+        let mut streams = [job.stream().await, deleted.stream().await];
+        let feed = format!("/v1/events?queue={}", text(&job.state().await["queue"]));
+        let mut feed = node.get(&feed).header("Accept", "text/event-stream").stream().await.of_feed();
+        feed.expect("state").await;
+        for stream in &mut streams {
+            stream.expect("state").await;
+        }
+        let lease = far_lane.take(json!({})).await;
+        assert_eq!(streams[0].expect("started").await.json()["seq"], 2);
+        assert_eq!(feed.expect("state").await.json()["state"], "running");
+        // A held heartbeat through the one hears of a cancel through the other.
+        let held = tokio::spawn(
+            through(&node, &lease)
+                .job
+                .post("/events?wait_ms=15000")
+                .header("Lease-Token", &lease.token)
+                .json(&json!([]))
+                .send(),
+        );
+        Job::new(&far, &job.id).cancel(json!({"grace_ms": 60_000})).await.expect(202);
+        let begun = std::time::Instant::now();
+        assert_eq!(held.await.expect("answered").expect(200)["cancel_requested"], true);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10), "not at the end of the wait");
+        through(&far, &lease).try_append(&json!({"type": "cancelled"})).await.expect(200);
+        let rest = streams[0].rest().await;
+        assert_eq!(rest.last().expect("its end").json(), json!({"state": "cancelled"}));
+        assert_eq!(job.state().await, Job::new(&far, &job.id).state().await, "and a plain GET is not older");
+        let far_deleted = Job::new(&far, &deleted.id);
+        far_deleted.complete().await;
+        far_deleted.delete().await.expect_empty(204);
+        let rest = streams[1].rest().await;
+        assert_eq!(rest.last().expect("its end").kind(), "end");
+        while feed.expect("state").await.json()["state"] != "cancelled" {}
+    });
+}

@@ -23,9 +23,12 @@ pub(super) async fn note_watched(pool: &PgPool, node: &str, jobs: &[(JobId, u64)
     Ok(())
 }
 
-/// Writes this node's pulse; returns the database's clock. After an outage of all nodes, live leases are extended by
+/// Nodes without a pulse for longer are taken to be gone.
+const PEER_MS: u64 = 10_000;
+
+/// Writes this node's pulse; returns the database's clock, and whether there are other nodes. After an outage of all nodes, live leases are extended by
 /// it. One node at a time: the next one finds a fresh pulse, so nothing is extended twice.
-pub(super) async fn pulse(pool: &PgPool, node: &str) -> Result<Timestamp, StoreError> {
+pub(super) async fn pulse(pool: &PgPool, node: &str) -> Result<(Timestamp, bool), StoreError> {
     let mut transaction = begin(pool).await?;
     sqlx::query("lock table nodes in share row exclusive mode").execute(&mut *transaction).await?;
     sqlx::query(
@@ -36,13 +39,16 @@ pub(super) async fn pulse(pool: &PgPool, node: &str) -> Result<Timestamp, StoreE
     .bind(OUTAGE_MS as f64)
     .execute(&mut *transaction)
     .await?;
-    let at: OffsetDateTime = sqlx::query_scalar(
+    let (at, has_peers): (OffsetDateTime, bool) = sqlx::query_as(
         "insert into nodes (node, alive_at) values ($1, clock_timestamp())
-         on conflict (node) do update set alive_at = excluded.alive_at returning alive_at",
+         on conflict (node) do update set alive_at = excluded.alive_at
+         returning alive_at, exists (
+             select 1 from nodes p where p.node <> $1 and p.alive_at > clock_timestamp() - $2 * interval '1 ms')",
     )
     .bind(node)
+    .bind(PEER_MS as f64)
     .fetch_one(&mut *transaction)
     .await?;
     transaction.commit().await?;
-    Ok(Timestamp::from_datetime(at))
+    Ok((Timestamp::from_datetime(at), has_peers))
 }

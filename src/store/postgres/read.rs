@@ -142,6 +142,18 @@ pub(super) async fn list(pool: &PgPool, filter: &JobFilter, limit: u32) -> Resul
     query.fetch_all(pool).await?.iter().map(row::job).collect()
 }
 
+pub(super) async fn moved(pool: &PgPool, jobs: &[(JobId, u64)]) -> Result<Vec<JobId>, StoreError> {
+    let ids: Vec<Uuid> = sqlx::query_scalar(
+        "select w.job_id from unnest($1::uuid[], $2::bigint[]) as w (job_id, seq) left join jobs j using (job_id)
+         where j.seq is distinct from w.seq",
+    )
+    .bind(jobs.iter().map(|(id, _)| id.as_uuid()).collect::<Vec<_>>())
+    .bind(jobs.iter().map(|(_, seq)| *seq as i64).collect::<Vec<_>>())
+    .fetch_all(pool)
+    .await?;
+    Ok(ids.into_iter().map(JobId::from_uuid).collect())
+}
+
 pub(super) async fn overdue(pool: &PgPool, limit: u32) -> Result<Vec<JobId>, StoreError> {
     let ids: Vec<Uuid> = sqlx::query_scalar(
         "(select job_id from jobs where due_at <= now() order by due_at limit $1)

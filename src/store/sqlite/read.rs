@@ -129,6 +129,17 @@ pub(super) async fn list(pool: &SqlitePool, filter: &JobFilter, limit: u32) -> R
     query.fetch_all(pool).await?.iter().map(row::job).collect()
 }
 
+pub(super) async fn moved(pool: &SqlitePool, jobs: &[(JobId, u64)]) -> Result<Vec<JobId>, StoreError> {
+    let rows = sqlx::query(
+        "select w.value ->> 0 as job_id from jsonb_each(?) w left join jobs j on j.job_id = w.value ->> 0
+         where j.seq is not w.value ->> 1",
+    )
+    .bind(serde_json::to_string(jobs).expect("ids and numbers"))
+    .fetch_all(pool)
+    .await?;
+    rows.iter().map(|row| row.id("job_id")).collect()
+}
+
 pub(super) async fn overdue(pool: &SqlitePool, now: Timestamp, limit: u32) -> Result<Vec<JobId>, StoreError> {
     let rows = sqlx::query(
         "select job_id from (select job_id from jobs where due_at <= ?1 order by due_at limit ?2)
