@@ -3,6 +3,7 @@
 // A worker in Node, with fetch alone: `MILEPOST_URL=http://127.0.0.1:8080 worker.mjs QUEUE [NAME]`.
 
 import { randomUUID } from "node:crypto";
+import { realpathSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
@@ -88,4 +89,4 @@ export async function serve(work) {
   }
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await serve(work);
+if (realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) await serve(work);

@@ -4,6 +4,7 @@
 //! through [`Follow`], whatever the transport, of many jobs' states through [`Gateway::feed`]; [`maintenance`] lets time pass.
 
 mod backlog;
+mod catch_up;
 mod claims;
 mod defaults;
 mod enqueue;

@@ -63,7 +63,8 @@ pub enum EventType {
 pub struct UserType(Box<str>);
 
 /// Control frames of streams and feeds, and names with a meaning of their own in `EventSource`.
-const RESERVED: [&str; 9] = ["state", "reset", "ping", "end", "bye", "gone", "open", "message", "error"];
+const RESERVED: [&str; 12] =
+    ["state", "reset", "ping", "end", "bye", "gone", "cancel", "drain", "lease_lost", "open", "message", "error"];
 
 /// Every type with a meaning of its own.
 const BUILT_IN: [EventType; 13] = [
@@ -193,6 +194,10 @@ impl NewEvent {
             Some(_) => return Err(Refusal::invalid("/data", "must be a JSON object")),
         };
         replace_nuls_in(&mut data);
+        if !kind.is_capped() {
+            // What a serializer writes for an option that was not set must not cost a run its end.
+            data.retain(|name, value| !value.is_null() || name == "data");
+        }
         let mut result = None;
         match &kind {
             EventType::Progress => check_progress(&data, limits)?,
@@ -277,7 +282,13 @@ fn check_progress(data: &Map<String, Value>, limits: &Limits) -> Result<(), Refu
         None => Ok(None),
         Some(value) => match finite(value).filter(|n| (0.0..=max).contains(n)) {
             Some(n) => Ok(Some(n)),
-            None => Err(Refusal::invalid(format!("/data/{name}"), format!("must be a finite number from 0 to {max}"))),
+            None => Err(Refusal::invalid(
+                format!("/data/{name}"),
+                match max {
+                    f64::MAX => "must be a finite number from 0".to_owned(),
+                    max => format!("must be a finite number from 0 to {max}"),
+                },
+            )),
         },
     };
     number("percent", 100.0)?;

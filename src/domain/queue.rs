@@ -72,7 +72,7 @@ pub enum QueueChange {
     Set(SettingsPatch),
     /// Hand nothing out. A queue that is paused already is paused anew: the last word counts.
     Pause(Pause),
-    /// Hand out again.
+    /// Hand out again: whoever paused it, and also if a worker holds it back.
     Resume,
 }
 

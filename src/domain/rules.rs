@@ -10,7 +10,7 @@ mod time;
 
 pub use callback::callback;
 pub use run::{append, give_back, start};
-pub use time::{due_at, overdue, timeout_at};
+pub use time::{due_at, overdue, run_ends_at};
 
 use serde_json::{Value, json};
 

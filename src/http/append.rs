@@ -100,7 +100,10 @@ fn wait_ms_needs_an_empty_array() -> ApiError {
 }
 
 async fn append_json(api: &Api, id: JobId, headers: &HeaderMap, body: Value, hold_ms: Option<u64>) -> ApiResult {
-    let idempotency = idempotency(headers, &format!("append {id}"), &body)?;
+    let runner = Runner::of(api, id, headers);
+    // A worker may name the requests of each of its runs alike.
+    let scope = runner.run.map_or_else(|| format!("append {id}"), |run| format!("append {id} {run}"));
+    let idempotency = idempotency(headers, &scope, &body)?;
     let body_hash = body_hash(&body);
     let is_array = body.is_array();
     let items = match body {
@@ -123,7 +126,6 @@ async fn append_json(api: &Api, id: JobId, headers: &HeaderMap, body: Value, hol
         }
         events.push(event);
     }
-    let runner = Runner::of(api, id, headers);
     let appended =
         api.gateway.append(id, runner.run, events, body_hash, idempotency).await.map_err(|error| match error {
             ServiceError::RefusedItem { index, refusal } => ApiError::from(refusal.under(&place(index))),

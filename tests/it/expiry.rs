@@ -10,6 +10,7 @@ use crate::harness::*;
 on_both_stores!(
     lost_lease_is_in_the_log_and_on_streams_soon,
     lease_ends_at_its_time_and_not_at_the_sweep,
+    deadline_ends_a_run_at_its_time_and_not_at_the_sweep,
     each_lease_ends_at_its_own_time,
     run_that_was_never_heard_of_goes_back_at_once,
     fourth_silent_run_in_a_row_is_a_lost_attempt,
@@ -72,6 +73,28 @@ async fn lease_ends_at_its_time_and_not_at_the_sweep(store: Store) {
     }
     for worker in workers {
         worker.await.expect("what comes after the end is refused");
+    }
+}
+
+/// So does the deadline of its job, whatever its worker still says.
+async fn deadline_ends_a_run_at_its_time_and_not_at_the_sweep(store: Store) {
+    let lane = Lane::shared(store).await;
+    let mut workers = Vec::new();
+    for n in 0..24 {
+        let job = lane.job(json!({"deadline_ms": 1_000})).await;
+        let lease = lane.take(json!({})).await;
+        let end = instant(&job.state().await["created_at"]) + 1_000;
+        workers.push(tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis((end + 15 - now_ms()).max(0) as u64)).await;
+            let body = [json!([]), json!({"type": "own"}), json!({"type": "completed"})][n % 3].clone();
+            lease.try_append(&body).await.problem(409, "lease_lost");
+            let (state, _) = lease.job.ended().await;
+            assert_eq!((&state["state"], &state["error"]["code"]), (&json!("failed"), &json!("deadline")));
+        }));
+        tokio::time::sleep(Duration::from_millis(60)).await;
+    }
+    for worker in workers {
+        worker.await.expect("what comes after the deadline is refused");
     }
 }
 

@@ -14,6 +14,7 @@ on_both_stores!(
     key_of_a_batch_covers_the_whole_request,
     append_is_stored_once_and_answered_again,
     key_of_an_append_belongs_to_its_job,
+    key_of_an_append_belongs_to_its_run,
     lines_take_no_key,
     key_outlives_the_process,
 );
@@ -161,4 +162,23 @@ async fn key_outlives_the_process(store: Store) {
     server.restart().await;
     let again = enqueue(&server, "key", &spec).send().await.expect(200);
     assert_eq!(again["job"]["id"], first["job"]["id"]);
+}
+
+/// A worker that names its requests alike in every run must not have the second run's taken for the first's.
+async fn key_of_an_append_belongs_to_its_run(store: Store) {
+    let lane = Lane::shared(store).await;
+    let job = lane.job(json!({"max_attempts": 2, "backoff": {"initial_ms": 0}})).await;
+    let failed = json!({"type": "failed", "data": {"message": "m"}});
+    let mut ends = Vec::new();
+    for run in 1..=2 {
+        let lease = lane.take(json!({"wait_ms": 10_000})).await;
+        let end = lease.post().header("Idempotency-Key", "end").json(&failed);
+        let answer = end.clone().send().await.expect(200);
+        assert_eq!(answer["lease"], Value::Null, "the end of run {run}");
+        ends.push((end, answer));
+    }
+    assert_eq!(job.types().await, ["queued", "started", "retrying", "started", "failed"]);
+    for (end, answer) in ends {
+        assert_eq!(end.send().await.expect(200), answer, "each is answered again as it was");
+    }
 }

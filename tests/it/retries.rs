@@ -20,6 +20,8 @@ on_both_stores!(
     redrive_counts_attempts_anew_and_the_run_goes_on,
     cancel_ends_a_job_between_two_attempts,
     progress_and_output_start_anew_with_the_run,
+    resume_frees_a_queue_that_a_worker_holds,
+    option_that_was_not_set_costs_no_run_its_end,
 );
 
 fn instantly(max_attempts: u64) -> Value {
@@ -288,4 +290,32 @@ async fn progress_and_output_start_anew_with_the_run(store: Store) {
     second.complete().await;
     assert_eq!(job.get("/output").send().await.text(), "2nd");
     assert_eq!(job.state().await["progress"]["percent"], 10);
+}
+
+async fn resume_frees_a_queue_that_a_worker_holds(store: Store) {
+    let queue = Queue::own(&store.shared().await);
+    queue.jobs(2, json!({})).await;
+    let worker = queue.worker();
+    let job = worker.take().await;
+    job.fail(json!({"message": "429", "retry_after_ms": 3_600_000, "scope": "queue"})).await;
+    worker.finds_nothing().await;
+    let parked = worker.park().await;
+    let resumed = queue.post("/resume", json!({})).await.expect(200);
+    assert_eq!(resumed["held_until"], Value::Null);
+    let taken = within(PATIENCE, "a job for the worker that waits", parked).await.expect("answered");
+    assert_eq!(taken.len(), 1);
+}
+
+/// Serializers write `null` for an option that was not set.
+async fn option_that_was_not_set_costs_no_run_its_end(store: Store) {
+    let queue = Queue::own(&store.shared().await);
+    let failed = json!({"code": "boom", "message": "m", "retryable": false, "retry_after_ms": null, "scope": null, "details": null});
+    let job = queue.running(json!({})).await;
+    job.fail(failed).await;
+    let error = job.state().await["error"].clone();
+    assert_eq!((&error["code"], &error["message"]), (&json!("boom"), &json!("m")));
+    let job = queue.running(json!({})).await;
+    let outcome = json!({"ok": null, "items": null, "status": null, "metrics": null, "note": null, "artifacts": null, "data": null});
+    job.append(json!({"type": "completed", "data": outcome})).await;
+    assert_eq!(job.state().await["outcome"]["ok"], true);
 }

@@ -265,14 +265,14 @@ fn a_silent_worker_costs_an_attempt_but_not_a_run_nobody_heard_of() {
 #[test]
 fn the_clock_that_ran_out_first_is_named() {
     let record = does(&new_job(json!({"kind": "k", "timeout_ms": 100, "deadline_ms": 300})), START, at(0)).record;
-    assert_eq!(timeout_at(&record), Some(at(100)));
+    assert_eq!(run_ends_at(&record), Some(at(100)));
     let code = |expires_at: i64| {
         let clocks = Clocks { expires_at: Some(at(expires_at)), heard: true, ..Clocks::default() };
         overdue(&record, &clocks, at(200), 0.5).expect("something ran out").record.job.error_code()
     };
     assert_eq!((code(99), code(101)), ("lease_expired".to_owned(), "timed_out".to_owned()));
     let retrying = overdue(&record, &silent(at(50), true), at(50), 0.5).expect("its lease has run out").record;
-    assert_eq!((retrying.job.state, timeout_at(&retrying)), (State::Retrying, None));
+    assert_eq!((retrying.job.state, run_ends_at(&retrying)), (State::Retrying, None));
     let failed = overdue(&retrying, &Clocks::default(), at(300), 0.5).expect("the deadline has passed");
     assert_eq!((words(&failed), failed.record.job.error_code()), (vec!["failed"], "deadline".to_owned()));
 }

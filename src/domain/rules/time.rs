@@ -16,10 +16,16 @@ pub fn due_at(record: &Record) -> Option<Timestamp> {
 
 /// When the run takes too long; `None` if nothing runs or it may take for ever. (A tracked job's `timeout_ms` bounds
 /// its runner's silence instead.)
-pub fn timeout_at(record: &Record) -> Option<Timestamp> {
+fn timeout_at(record: &Record) -> Option<Timestamp> {
     let job = &record.job;
     let started_at = job.started_at.filter(|_| job.state == State::Running && !job.tracked)?;
     record.policy.timeout_ms.map(|ms| started_at.plus_millis(ms))
+}
+
+/// When the run is over whatever its worker says: it takes too long, or its job does.
+pub fn run_ends_at(record: &Record) -> Option<Timestamp> {
+    let is_run = record.job.state == State::Running && !record.job.tracked;
+    [timeout_at(record), deadline_at(record).filter(|_| is_run)].into_iter().flatten().min()
 }
 
 fn ttl_at(record: &Record) -> Option<Timestamp> {

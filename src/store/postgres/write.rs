@@ -217,7 +217,7 @@ pub(super) async fn open_leases(
     .bind(opened.iter().map(|c| c.step.record.policy.concurrency_key.as_deref()).collect::<Vec<_>>())
     .bind(opened.iter().map(|c| c.step.record.lease_ms.map(|ms| ms as i64)).collect::<Vec<_>>())
     .bind(opened.iter().map(|c| c.lease.cancel_ms.map(|ms| ms as i64)).collect::<Vec<_>>())
-    .bind(opened.iter().map(|c| rules::timeout_at(&c.step.record).map(Timestamp::to_datetime)).collect::<Vec<_>>())
+    .bind(opened.iter().map(|c| rules::run_ends_at(&c.step.record).map(Timestamp::to_datetime)).collect::<Vec<_>>())
     .bind(opened.iter().map(|c| c.job().tracked).collect::<Vec<_>>())
     .bind(leaving)
     .execute(connection)

@@ -66,7 +66,8 @@ pub(super) async fn change_queue(
     // What another rate left behind means nothing to this one, and could block it for long.
     sqlx::query(
         "update queues set settings = ?2, paused_by = ?3, paused_reason = ?4, paused_at = ?5,
-             ahead_until = case when ?6 then null else ahead_until end
+             ahead_until = case when ?6 then null else ahead_until end,
+             held_until = case when ?7 then null else held_until end
          where queue = ?1",
     )
     .bind(name.as_str())
@@ -75,6 +76,7 @@ pub(super) async fn change_queue(
     .bind(paused.as_ref().and_then(|pause| pause.reason.as_deref()))
     .bind(paused.as_ref().map(|pause| pause.at.as_millis()))
     .bind(is_new_rate)
+    .bind(matches!(change, QueueChange::Resume))
     .execute(&mut *connection)
     .await?;
     if is_new_rate {

@@ -354,7 +354,7 @@ pub(super) fn move_leases<'a>(script: &mut Script, changes: &'a [Change], now: T
         concurrency_key: change.step.record.policy.concurrency_key.as_deref(),
         lease_ms: change.step.record.lease_ms,
         now: now.as_millis(),
-        timeout_at: rules::timeout_at(&change.step.record).map(Timestamp::as_millis),
+        timeout_at: rules::run_ends_at(&change.step.record).map(Timestamp::as_millis),
         tracked: change.job().tracked,
         renew: change.lease.renew,
         cancel_at: change.lease.cancel_ms.map(|ms| now.plus_millis(ms).as_millis()),
