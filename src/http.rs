@@ -158,6 +158,7 @@ impl Gateway {
             .route("/", get(assets::get_page))
             .route("/jobs/{id}", get(assets::get_page))
             .route("/assets/{*path}", get(assets::get_asset))
+            .route("/client.js", get(assets::get_client))
             .fallback(async || ApiError::not_found())
             .method_not_allowed_fallback(async || ApiError::method_not_allowed())
             .layer(axum::Extension(operations::Described::new(&description, &base_path)))

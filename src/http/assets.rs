@@ -24,6 +24,10 @@ struct Client;
 /// Everything comes from here, and no text of a job can become script or style.
 const CSP: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'";
 
+/// The client module under its short name. It has its parts beside it, so the name only points there; relative, so that
+/// it holds under any base path.
+const CLIENT: &str = "export * from \"./assets/client/milepost.js\";\n";
+
 /// The page, for the list and for one job alike.
 pub(super) async fn get_page(State(api): State<Api>, headers: HeaderMap) -> ApiResult {
     let file = App::get("index.html").ok_or_else(ApiError::not_found)?;
@@ -48,6 +52,11 @@ pub(super) async fn get_asset(Path(path): Path<String>, headers: HeaderMap) -> A
         Some(_) | None => "application/octet-stream",
     };
     Ok(revalidated(media_type, &headers, file.data.into_owned()))
+}
+
+/// The client module.
+pub(super) async fn get_client(headers: HeaderMap) -> Response {
+    revalidated("text/javascript; charset=utf-8", &headers, CLIENT.as_bytes().to_vec())
 }
 
 fn revalidated(media_type: &'static str, headers: &HeaderMap, data: Vec<u8>) -> Response {

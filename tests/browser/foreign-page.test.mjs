@@ -142,7 +142,7 @@ for (const store of STORES) {
     before(async () => {
       gateway = await Gateway.start(store);
       recorder = await Recorder.before(gateway);
-      recorder.hostile = HOSTILE;
+      recorder.pages["/hostile"] = HOSTILE;
       const id = await gateway.track({ subject: "secret-subject" });
       await gateway.append(id, { type: "output", data: { text: "secret-output" } });
       const doomed = await gateway.track({ subject: "secret-subject" });

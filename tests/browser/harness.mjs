@@ -179,7 +179,8 @@ export class Gateway {
 }
 
 /**
- * @typedef {{method: string, path: string, lastEventId: string | undefined, status: number | null, at: number}} Seen
+ * @typedef {{method: string, path: string, lastEventId: string | undefined, authorization: string | undefined,
+ *   status: number | null, at: number}} Seen
  */
 
 /**
@@ -193,8 +194,12 @@ export class Recorder {
   /** @type {number | null} */
   refuse = null;
   hold = false;
-  /** A page that the recorder answers with at `/hostile`, instead of passing it on. */
-  hostile = "";
+  /** Whether event streams are kept back, as by a proxy that gathers an answer before it passes it on. */
+  holdStreams = false;
+  /** Pages that the recorder answers with instead of passing them on, by their path. @type {Record<string, string>} */
+  pages = {};
+  /** Requests under way, by their path. @type {string[]} */
+  open = [];
   url = "";
   #server;
 
@@ -206,13 +211,17 @@ export class Recorder {
         method: request.method ?? "",
         path: request.url ?? "",
         lastEventId: /** @type {string | undefined} */ (request.headers["last-event-id"]),
+        authorization: request.headers.authorization,
         status: null,
         at: Date.now(),
       };
       this.seen.push(entry);
+      this.open.push(entry.path);
+      response.on("close", () => this.open.splice(this.open.indexOf(entry.path), 1));
       if (this.hold) return;
-      if (this.hostile && request.url === "/hostile") {
-        response.writeHead(200, { "content-type": "text/html" }).end(this.hostile);
+      const page = this.pages[entry.path];
+      if (page !== undefined) {
+        response.writeHead(200, { "content-type": "text/html; charset=utf-8" }).end(page);
         return;
       }
       if (this.refuse !== null) {
@@ -224,6 +233,7 @@ export class Recorder {
       const { method, url: path, headers } = request;
       const forward = http.request({ hostname, port, method, path, headers, agent: false }, (answer) => {
         entry.status = answer.statusCode ?? null;
+        if (this.holdStreams && answer.headers["content-type"] === "text/event-stream") return;
         response.writeHead(answer.statusCode ?? 502, answer.headers);
         response.flushHeaders();
         answer.on("data", (chunk) => this.hold || response.write(chunk));

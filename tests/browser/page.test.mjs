@@ -41,7 +41,10 @@ describe("whatever the store", () => {
     await eventually(() => recorder.seen.filter(({ status }) => status === 502).length >= 3, 15_000);
     recorder.refuse = null;
     await eventually(async () => assert.equal(await page.locator("pre.output").textContent(), "one two"), 20_000);
-    assert.match(recorder.streams.at(-1)?.path ?? "", new RegExp(`after=${seq - 1}$`));
+    await shows(page, "#link", "Live");
+    // From where it was, whatever got through first.
+    const asked = recorder.seen.filter(({ path, status }) => path.includes("/events?") && status === 200 && path.includes("after="));
+    assert.match(asked.find(({ path }) => !path.includes("limit=200"))?.path ?? "", new RegExp(`after=${seq - 1}\\b`));
   });
 
   test("a stream that reached its maximum age is opened again without a word", async () => {
@@ -61,11 +64,51 @@ describe("whatever the store", () => {
       await rotating.append(id, { type: "progress", data: { percent: 9 } });
       await shows(page, ".head .far", "9 %");
       assert.deepEqual(await page.evaluate("window.told"), []);
-      assert.ok(seen.streams.slice(1).every(({ lastEventId }) => lastEventId === "2"));
+      assert.ok(seen.streams.slice(1).every(({ path }) => path.endsWith("after=2")));
     } finally {
       await seen.stop();
       await rotating.stop();
     }
+  });
+
+  test("behind a proxy that holds streams back the page goes on by long-poll, one request at a time", async () => {
+    const id = await gateway.track();
+    await gateway.append(id, { type: "output", data: { text: "früh ✓ " } }, { type: "progress", data: { percent: 5 } });
+    recorder.holdStreams = true;
+    try {
+      const page = await tabs.open();
+      await page.goto(`${recorder.url}/jobs/${id}`);
+      await shows(page, ".head .far", "5 %");
+      await shows(page, "#link", "Live");
+      await eventually(() => recorder.open.some((path) => path.includes("after=4&limit=500&wait=25")));
+      await gateway.append(id, { type: "output", data: { text: "spät" } });
+      await eventually(async () => assert.equal(await page.locator("pre.output").textContent(), "früh ✓ spät"), 2_000);
+      await eventually(() => recorder.open.filter((path) => path.includes("/events?")).length === 1);
+      await gateway.append(id, { type: "completed" });
+      await shows(page, ".badge", /^Completed$/);
+      await shows(page, "#link", "Ended");
+      assert.equal(recorder.streams.filter(({ path }) => path.includes(id)).length, 1);
+    } finally {
+      recorder.holdStreams = false;
+    }
+  });
+
+  test("the watch token in the page's address is sent with every request for data, in no address of theirs", async () => {
+    const id = await gateway.track();
+    await gateway.append(id, { type: "output", data: { text: "x" } });
+    const page = await tabs.open();
+    const before = recorder.seen.length;
+    await page.goto(`${recorder.url}/jobs/${id}#token=a.b.c`);
+    await shows(page, "#link", "Live");
+    await shows(page, ".type", "output");
+    const data = recorder.seen.slice(before).filter(({ path }) => path.startsWith("/v1/"));
+    assert.ok(data.length >= 2);
+    for (const { path, authorization } of data) {
+      assert.equal(authorization, "Bearer a.b.c", path);
+      assert.doesNotMatch(path, /token/);
+    }
+    // A link can send no header.
+    assert.equal(await page.getByRole("link", { name: "Whole output" }).getAttribute("href"), `/v1/jobs/${id}/output?token=a.b.c`);
   });
 
   test("an unknown job is said to be unknown, once", async () => {
@@ -100,7 +143,7 @@ describe("whatever the store", () => {
     recorder.hold = true;
     await gateway.append(id, { type: "progress", data: { percent: 7 } });
     const opened = recorder.streams.length;
-    await page.clock.fastForward(36_000);
+    await page.clock.fastForward(38_000);
     await shows(page, "#link", "No word from the gateway");
     await page.clock.runFor(2_000);
     await eventually(() => recorder.streams.length > opened);
@@ -229,6 +272,11 @@ describe("whatever the store", () => {
       await shows(page, "#link", "Live");
       await page.getByRole("link", { name: "Milepost" }).click();
       await page.waitForURL("**/progress/");
+      const state = await page.evaluate(async (id) => {
+        const { watch } = await import(/** @type {any} */ ("/progress/client.js"));
+        for await (const { job } of watch(`/progress/v1/jobs/${id}`)) return job.progress.percent;
+      }, id);
+      assert.equal(state, 33);
     } finally {
       await mounted.stop();
     }

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { blank } from "../../web/client/fold.js";
-import { ago, amount, bytes, duration, elapsed, fields, oneLine, percent, plain, safeLink, standing } from "../../web/app/format.js";
+import { ago, amount, bytes, duration, elapsed, fields, oneLine, percent, plain, safeLink, standing } from "../../web/client/format.js";
 
 /** @param {Partial<import("../../web/client/fold.js").Job>} changes */
 const job = (changes) => ({ ...blank("id"), ...changes });
@@ -14,10 +14,11 @@ test("queued, finished and really succeeded look different", () => {
     job({ state: "running", cancel_requested: true }),
     job({ state: "completed", terminal: true, outcome: { ok: true } }),
     job({ state: "completed", terminal: true, outcome: { ok: false } }),
+    job({ state: "completed", terminal: true, outcome: { ok: true, items: 0 } }),
     job({ state: "failed", terminal: true }),
   ].map((shown) => standing(shown, 0));
   assert.equal(new Set(shown.map(({ label }) => label)).size, shown.length);
-  assert.deepEqual(shown.map(({ tone }) => tone), ["waiting", "active", "warning", "good", "warning", "bad"]);
+  assert.deepEqual(shown.map(({ tone }) => tone), ["waiting", "active", "warning", "good", "warning", "warning", "bad"]);
 });
 
 test("a scheduled job whose time has come is a queued one", () => {

@@ -4,6 +4,9 @@
 /** The path under which the gateway is served: empty, or like `/progress`. */
 export const base = document.documentElement.dataset.base ?? "";
 
+/** The watch token that the page's address carries where no server logs it, if there is one. */
+export const token = new URLSearchParams(location.hash.slice(1)).get("token");
+
 /** How far the gateway's clock is ahead of ours, ms; null until it told us. */
 let ahead = /** @type {number | null} */ (null);
 
@@ -46,7 +49,10 @@ export class Refusal extends Error {
 export async function ask(path, init = {}) {
   let response;
   try {
-    response = await fetch(base + path, { ...init, headers: { accept: "application/json", ...init.headers } });
+    const headers = new Headers(init.headers);
+    headers.set("accept", "application/json");
+    if (token !== null) headers.set("authorization", `Bearer ${token}`);
+    response = await fetch(base + path, { ...init, headers });
   } catch (error) {
     if (init.signal?.aborted) throw error;
     throw new Refusal(0, "The gateway cannot be reached.");
@@ -68,4 +74,13 @@ export async function ask(path, init = {}) {
  */
 export function jobPath(id, rest = "") {
   return `/v1/jobs/${encodeURIComponent(id)}${rest}`;
+}
+
+/**
+ * The address of a job's resource for a link, which can send no header.
+ * @param {string} id
+ * @param {string} rest
+ */
+export function jobLink(id, rest) {
+  return `${base}${jobPath(id, rest)}${token === null ? "" : `?token=${encodeURIComponent(token)}`}`;
 }

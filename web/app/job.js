@@ -1,26 +1,20 @@
 // @ts-check
 /** One job, live: where it stands, how far it is, what it says, how it ended. */
-import { progressBar } from "./bar.js";
-import { announce, batched, element, setAttribute, setText } from "./dom.js";
-import { Follower } from "./follow.js";
-import { amount, duration, elapsed, oneLine, plain, safeLink, standing } from "./format.js";
-import { ask, base, jobPath, now, Refusal } from "./gateway.js";
+import { progressBar } from "../client/bar.js";
+import { batched, element, setAttribute, setText } from "../client/dom.js";
+import { ending } from "../client/ending.js";
+import { amount, duration, elapsed, oneLine, plain, standing } from "../client/format.js";
+import { watch } from "../client/milepost.js";
+import { LINK, speaker } from "../client/speaker.js";
+import { announce } from "./announce.js";
+import { ask, base, jobLink, jobPath, now, Refusal, token, witness } from "./gateway.js";
 import { eventList, logList, outputBox } from "./record.js";
 
-/** @typedef {import("../client/fold.js").Job} Job */
-/** @typedef {import("../client/fold.js").LogEvent} LogEvent */
+/** @typedef {import("../client/types.js").Job} Job */
+/** @typedef {import("../client/types.js").LogEvent} LogEvent */
 
 /** How much of the log before the page was opened is shown. */
 const HISTORY = 200;
-/** @type {Record<import("./follow.js").Link, string>} */
-const LINK = {
-  connecting: "Connecting…",
-  live: "Live",
-  reconnecting: "Reconnecting…",
-  stale: "No word from the gateway: what is shown may be old",
-  ended: "Ended",
-  gone: "Not found",
-};
 
 /**
  * @param {HTMLElement} main
@@ -32,12 +26,12 @@ export function showJob(main, id) {
   const events = eventList(page.events);
   const output = outputBox(page.output);
   const draw = batched(() => {
-    const { view, link } = follower;
+    const { job, link } = watched;
     drawLink(page.link, link);
     if (link === "gone") drawMissing(main, id);
-    else if (view.job) {
-      drawJob(page, view.job);
-      output.draw(view.output, view.job);
+    else if (job) {
+      drawJob(page, job);
+      output.draw(watched.output, job);
       log.draw();
       events.draw();
     }
@@ -50,18 +44,16 @@ export function showJob(main, id) {
     log.add(event);
     events.add(event);
   };
-  const speak = speaker();
+  const speak = speaker(announce, now);
 
-  const follower = new Follower(id, {
-    onChange() {
-      speak(follower.view.job, follower.link);
-      draw();
-    },
-    async onState(job) {
+  const watched = watch(base + jobPath(id), {
+    token,
+    async onSnapshot(job) {
+      witness(job.updated_at);
       const gathered = (waiting = /** @type {LogEvent[]} */ ([]));
       const after = Math.max(0, job.seq - HISTORY);
       const earlier = await ask(jobPath(id, `/events?after=${after}&limit=${HISTORY}`)).catch(() => null);
-      if (waiting !== gathered) return; // A later state asked again.
+      if (waiting !== gathered) return; // A later document asked again.
       waiting = null;
       log.clear();
       events.clear();
@@ -70,8 +62,17 @@ export function showJob(main, id) {
       draw();
     },
     onEvent(event) {
+      witness(event.at);
       if (waiting) waiting.push(event);
       else record(event);
+    },
+    onState(job) {
+      speak(job, watched.link);
+      draw();
+    },
+    onLink(link) {
+      speak(watched.job, link);
+      draw();
     },
   });
 
@@ -100,12 +101,6 @@ export function showJob(main, id) {
 
   // The clock of the page; nobody sees it tick in a hidden tab.
   setInterval(() => document.hidden || draw(), 1000);
-  // A page in the back-forward cache holds no connection.
-  addEventListener("pagehide", () => follower.close());
-  addEventListener("pageshow", ({ persisted }) => {
-    if (persisted && follower.link !== "ended" && follower.link !== "gone") follower.open();
-  });
-  follower.open();
 }
 
 /**
@@ -161,7 +156,7 @@ function skeleton(main, id) {
 
 /**
  * @param {HTMLElement} target
- * @param {import("./follow.js").Link} link
+ * @param {import("../client/types.js").Link} link
  */
 function drawLink(target, link) {
   setText(target, LINK[link]);
@@ -200,12 +195,12 @@ function drawJob(page, job) {
   setText(page.badge, label);
   setAttribute(page.badge, "data-tone", tone);
   setText(page.subject, job.subject ?? "");
-  page.bar.draw(job);
+  page.bar.draw(job, now());
   setText(page.far, far || (job.state === "running" ? "Running" : label));
   const span = elapsed(job, now());
   setText(page.time, span ? `${span.label} ${duration(span.ms)}` : "");
   setText(page.message, plain([job.progress?.phase, job.progress?.message].filter(Boolean).join(": ")));
-  drawOnce(page, "endingKey", [job.outcome, job.error, job.state], () => page.ending.replaceChildren(...ending(job)));
+  drawOnce(page, "endingKey", [job.outcome, job.error, job.state], () => page.ending.replaceChildren(...ending(job, jobLink(job.id, "/result"))));
   drawOnce(page, "factsKey", [job.worker, job.attempt, job.started_at, job.finished_at, job.created_at, job.meta], () =>
     page.facts.replaceChildren(...facts(job)),
   );
@@ -226,66 +221,6 @@ function drawOnce(page, name, shows, build) {
   if (page[name] === key) return;
   page[name] = key;
   build();
-}
-
-/**
- * How the job ended, or why it is tried again.
- * @param {Job} job
- * @returns {HTMLElement[]}
- */
-function ending(job) {
-  const parts = [];
-  if (job.outcome) parts.push(outcome(job, job.outcome));
-  if (job.error) {
-    const { code, message, details } = job.error;
-    const tone = job.state === "failed" ? "bad" : "warning";
-    const box = element(
-      "div",
-      { class: "box", "data-tone": tone },
-      element("p", {}, element("strong", {}, code || "error"), message ? ` ${plain(message)}` : ""),
-    );
-    if (details !== undefined && details !== null) box.append(element("pre", {}, JSON.stringify(details, null, 2)));
-    box.append(element("p", { class: "mono" }, `Job ${job.id}`));
-    parts.push(box);
-  }
-  if (job.state === "expired") {
-    parts.push(element("div", { class: "box", "data-tone": "bad" }, element("p", {}, "It was not started in time.")));
-  }
-  return parts;
-}
-
-/**
- * @param {Job} job
- * @param {import("../client/fold.js").Outcome} result
- */
-function outcome(job, result) {
-  const bad = result.ok === false;
-  const box = element("div", { class: "box", "data-tone": bad ? "warning" : "good" });
-  const lead = bad ? "It ran to its end, but reported that this was no success." : "";
-  const words = [result.note ? plain(String(result.note)) : "", lead].filter(Boolean).join(" · ");
-  const status = result.status && result.status !== "ok" ? String(result.status) : bad ? "not ok" : "ok";
-  box.append(element("p", {}, element("strong", {}, status), words ? ` ${words}` : ""));
-  const measures = Object.entries(result.metrics ?? {});
-  if (result.items != null) measures.unshift(["items", result.items]);
-  if (measures.length > 0) {
-    const list = measures.map(([name, value]) => element("li", {}, `${name} `, element("b", {}, oneLine(value, 60))));
-    box.append(element("ul", { class: "measures" }, ...list));
-  }
-  const links = (Array.isArray(result.artifacts) ? result.artifacts : []).map(artifact);
-  if (result.result_url) {
-    const href = `${base}${jobPath(job.id, "/result")}`;
-    links.push(element("li", {}, element("a", { href }, "Result data")));
-  }
-  if (links.length > 0) box.append(element("ul", { class: "artifacts" }, ...links));
-  return box;
-}
-
-/** @param {{label?: string, url?: string}} made */
-function artifact({ label, url }) {
-  const href = safeLink(url);
-  const name = String(label ?? url ?? "artifact");
-  // Not a web address: shown, not offered.
-  return element("li", {}, href ? element("a", { href, rel: "noopener noreferrer", target: "_blank" }, name) : name);
 }
 
 /**
@@ -314,29 +249,4 @@ function facts(job) {
  */
 function when(time) {
   return time ? time.replace("T", " ").replace(/\.\d+Z$/, " UTC") : null;
-}
-
-/** Says what changed, and only what matters: the state, half-way, the connection. */
-function speaker() {
-  let state = "";
-  let half = false;
-  /** @type {import("./follow.js").Link} */
-  let link = "connecting";
-  /**
-   * @param {Job | null} job
-   * @param {import("./follow.js").Link} newer
-   */
-  return (job, newer) => {
-    if (newer !== link && (newer === "reconnecting" || newer === "stale" || (newer === "live" && link !== "connecting"))) {
-      announce(newer === "live" ? "Connected again" : LINK[newer]);
-    }
-    link = newer;
-    if (!job) return;
-    const { label } = standing(job, now());
-    const share = job.progress?.percent ?? 0;
-    if (label !== state) announce(job.error && job.terminal ? `${label}: ${job.error.code ?? "error"}` : label);
-    else if (share >= 50 && !half && !job.terminal) announce("Half-way");
-    state = label;
-    half = share >= 50;
-  };
 }

@@ -1,11 +1,12 @@
 // @ts-check
 /** The list of jobs, newest first. Asked again every few seconds while somebody can see it. */
-import { progressBar } from "./bar.js";
-import { announce, element, setAttribute, setText } from "./dom.js";
-import { ago, amount, plain, standing } from "./format.js";
+import { progressBar } from "../client/bar.js";
+import { element, setAttribute, setText } from "../client/dom.js";
+import { ago, amount, plain, standing } from "../client/format.js";
+import { announce } from "./announce.js";
 import { ask, base, now } from "./gateway.js";
 
-/** @typedef {import("../client/fold.js").Job} Job */
+/** @typedef {import("../client/types.js").Job} Job */
 
 const REFRESH_MS = 3_000;
 const PAGE = 50;
@@ -179,7 +180,7 @@ function jobRow(job) {
       const { label, tone } = standing(newer, now());
       setText(badge, label);
       setAttribute(badge, "data-tone", tone);
-      bar.draw(newer);
+      bar.draw(newer, now());
       setText(far, amount(newer));
       setText(message, plain(lastWord(newer)));
       if (newer.updated_at) {

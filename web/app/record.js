@@ -1,12 +1,12 @@
 // @ts-check
 /** What a job has said: its output, its log lines, its events. Bounded in the page, however much there is. */
-import { element, setText } from "./dom.js";
-import { bytes, fields, oneLine, plain } from "./format.js";
-import { base, jobPath } from "./gateway.js";
+import { element, growing, setText } from "../client/dom.js";
+import { bytes, fields, oneLine, plain } from "../client/format.js";
+import { jobLink } from "./gateway.js";
 
-/** @typedef {import("../client/fold.js").Job} Job */
-/** @typedef {import("../client/fold.js").Output} Output */
-/** @typedef {import("../client/fold.js").LogEvent} LogEvent */
+/** @typedef {import("../client/types.js").Job} Job */
+/** @typedef {import("../client/types.js").Output} Output */
+/** @typedef {import("../client/types.js").LogEvent} LogEvent */
 
 const ROWS = 300;
 /** Types that come in floods: neighbours share a row. */
@@ -22,7 +22,7 @@ export function outputBox(section) {
   // Not live for screen readers: every token would be read out.
   const text = element("pre", { class: "output", role: "log", "aria-live": "off", "aria-label": "Output", tabindex: "0" });
   section.append(element("div", { class: "cardhead" }, element("h2", {}, "Output"), size, whole), text);
-  let drawn = "";
+  const write = growing(text);
   return {
     /**
      * @param {Output} output
@@ -30,15 +30,10 @@ export function outputBox(section) {
      */
     draw(output, job) {
       section.hidden = job.output.bytes === 0;
-      whole.href = `${base}${jobPath(job.id, "/output")}`;
+      whole.href = jobLink(job.id, "/output");
       const from = output.offset > 0 ? `the end of ` : "";
       setText(size, `${from}${bytes(job.output.bytes)}`);
-      if (output.text === drawn) return;
-      const atEnd = text.scrollHeight - text.scrollTop - text.clientHeight < 30;
-      if (drawn && output.text.startsWith(drawn)) text.append(plain(output.text.slice(drawn.length)));
-      else text.textContent = plain(output.text);
-      drawn = output.text;
-      if (atEnd) text.scrollTop = text.scrollHeight;
+      write(output.text);
     },
   };
 }

@@ -8,53 +8,11 @@
  */
 
 /**
- * @typedef {{percent?: number | null, current?: number | null, total?: number | null, unit?: string | null,
- *   phase?: string | null, message?: string | null}} Progress
- * @typedef {{ok?: boolean, status?: string, items?: number, metrics?: Record<string, unknown>, note?: string,
- *   artifacts?: {type?: string, label?: string, url?: string}[], result_url?: string}} Outcome
- * @typedef {{code?: string, message?: string, retryable?: boolean, details?: unknown}} Failure
- * @typedef {"scheduled" | "queued" | "running" | "retrying" | "completed" | "failed" | "cancelled" | "expired"} State
- *
- * @typedef {object} Job the state document
- * @property {string} id
- * @property {string} queue
- * @property {string} kind
- * @property {string | null} subject
- * @property {State} state
- * @property {boolean} terminal
- * @property {number} seq the last event that is part of this document
- * @property {number} attempt
- * @property {number} max_attempts
- * @property {number} priority
- * @property {boolean} tracked
- * @property {Progress | null} progress
- * @property {{bytes: number}} output
- * @property {Outcome | null} outcome
- * @property {Failure | null} error
- * @property {boolean} cancel_requested
- * @property {string | null} worker
- * @property {string | null} created_at
- * @property {string | null} run_at
- * @property {string | null} started_at
- * @property {string | null} finished_at
- * @property {string | null} updated_at
- * @property {Record<string, unknown>} meta
- *
- * @typedef {object} LogEvent one entry of the log; `from_seq` on merged output
- * @property {number} seq
- * @property {number} [from_seq]
- * @property {string} type
- * @property {string} at
- * @property {number} attempt
- * @property {Record<string, any>} [data]
- *
- * @typedef {object} Output the text of the last run, as far as it is known here
- * @property {number} offset byte offset of the first character of `text` in the run's output
- * @property {string} text
- *
- * @typedef {object} View what a follower of one job knows
- * @property {Job | null} job null until the first `state`, and again between `reset` and the `state` after it
- * @property {Output} output
+ * @typedef {import("./types.js").Progress} Progress
+ * @typedef {import("./types.js").Job} Job
+ * @typedef {import("./types.js").LogEvent} LogEvent
+ * @typedef {import("./types.js").Output} Output
+ * @typedef {import("./types.js").View} View
  */
 
 const TERMINAL = new Set(["completed", "failed", "cancelled", "expired"]);

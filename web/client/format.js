@@ -1,12 +1,12 @@
 // @ts-check
-/** Words and numbers of the page. Pure: values in, text out. */
+/** Words and numbers about a job, for whoever shows one. Pure: values in, text out. */
 
-/** @typedef {import("../client/fold.js").Job} Job */
+/** @typedef {import("./types.js").Job} Job */
 /** @typedef {"waiting" | "active" | "good" | "warning" | "bad" | "ended"} Tone */
 
 /**
  * How a job stands, in words. "Queued", "finished" and "the work really succeeded" are three facts: a job that
- * completed with `ok: false` is a warning, and 100 % is not "completed".
+ * completed with `ok: false`, or with nothing to show for it, is a warning, and 100 % is not "completed".
  * @param {Job} job
  * @param {number} now the gateway's time, ms
  * @returns {{label: string, tone: Tone}}
@@ -26,9 +26,9 @@ export function standing(job, now) {
         ? { label: "Cancelling", tone: "warning" }
         : { label: "Running", tone: "active" };
     case "completed":
-      return job.outcome?.ok === false
-        ? { label: "Completed, not ok", tone: "warning" }
-        : { label: "Completed", tone: "good" };
+      if (job.outcome?.ok === false) return { label: "Completed, not ok", tone: "warning" };
+      if (job.outcome?.items === 0) return { label: "Completed, nothing found", tone: "warning" };
+      return { label: "Completed", tone: "good" };
     case "failed":
       return { label: "Failed", tone: "bad" };
     case "cancelled":

@@ -1,5 +1,6 @@
 // @ts-check
 /** Elements, made and changed without ever parsing text as HTML. */
+import { plain } from "./format.js";
 
 /**
  * Makes an element. Text becomes text nodes: nothing that came from a job can turn into markup.
@@ -55,17 +56,19 @@ export function batched(draw) {
   };
 }
 
-/** @type {ReturnType<typeof setTimeout> | undefined} */
-let speaking;
-
 /**
- * Says one thing through the page's only live region. Of several in quick succession the last is said.
- * @param {string} text
+ * A function that writes text which mostly grows at its end, and follows it unless somebody scrolled up.
+ * @param {HTMLElement} target
+ * @returns {(text: string) => void}
  */
-export function announce(text) {
-  clearTimeout(speaking);
-  speaking = setTimeout(() => {
-    const region = document.getElementById("announcer");
-    if (region) region.textContent = text;
-  }, 300);
+export function growing(target) {
+  let written = "";
+  return (text) => {
+    if (text === written) return;
+    const atEnd = target.scrollHeight - target.scrollTop - target.clientHeight < 30;
+    if (written && text.startsWith(written)) target.append(plain(text.slice(written.length)));
+    else target.textContent = plain(text);
+    written = text;
+    if (atEnd) target.scrollTop = target.scrollHeight;
+  };
 }
