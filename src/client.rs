@@ -7,7 +7,7 @@
 //!
 //! [`follow`] reads one job's stream for as long as it takes: over cuts, restarts of the gateway and planned ends.
 //! [`endpoint`] posts to somebody else: where jobs are
-//! forwarded to, and who is told of their end.
+//! forwarded to, and who is told of their end. [`probe`] looks at answers as they come, for `milepost doctor`.
 //! Imports only rules of the domain; used by `cli`, `worker` and the tests.
 
 pub mod address;
@@ -15,6 +15,7 @@ pub mod backoff;
 pub mod endpoint;
 pub mod error;
 pub mod follow;
+pub mod probe;
 pub mod sse;
 
 use std::sync::Once;
