@@ -7,7 +7,7 @@
 import assert from "node:assert/strict";
 import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
-import { access, mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { access, mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import http from "node:http";
 import net from "node:net";
 import { tmpdir } from "node:os";
@@ -100,13 +100,24 @@ async function serve(name, addresses, configure) {
   }
 }
 
+/** What the README tells to write, with other addresses in it. @param {string} language @param {Target} target */
+async function advice(language, { host, port }) {
+  const readme = await readFile(new URL("../../README.md", import.meta.url), "utf8");
+  const [, behind = ""] = readme.split("## Behind a proxy");
+  const [, block] = new RegExp(`\`\`\`${language}\n([^]*?)\`\`\``).exec(behind) ?? [];
+  assert.ok(block?.includes("127.0.0.1:8080"), `the README has advice in ${language}`);
+  return block.replaceAll("127.0.0.1:8080", `${host}:${port}`);
+}
+
 /**
  * nginx: buffers answers and speaks HTTP/1.0 to what is behind it, as by default; once with gzip for whatever it can be
- * had for, once with TLS and HTTP/2.
+ * had for, once deaf to the gateway's wish not to be buffered, once as the README says, once with TLS and HTTP/2.
  * @param {Target} target
  */
 export function nginx({ host, port }) {
-  return serve("nginx", ["http", "http gzip", "https"], async (directory, [plain, gzip, tls]) => {
+  const told = advice("nginx", { host, port });
+  return serve("nginx", ["http", "http gzip", "http deaf", "http told", "https"], async (directory, ports) => {
+    const [plain, gzip, deaf, advised, tls] = ports;
     const certificate = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext",
       "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"];
     await run("openssl", ["req", ...certificate], { cwd: directory });
@@ -119,6 +130,8 @@ export function nginx({ host, port }) {
         access_log off; ${temporary.join(" ")}
         server { listen 127.0.0.1:${plain}; ${location} }
         server { listen 127.0.0.1:${gzip}; gzip on; gzip_types *; gzip_proxied any; ${location} }
+        server { listen 127.0.0.1:${deaf}; proxy_ignore_headers X-Accel-Buffering; ${location} }
+        server { listen 127.0.0.1:${advised}; gzip on; ${await told} }
         server { listen 127.0.0.1:${tls} ssl http2; gzip on; ${location}
           ssl_certificate ${directory}/cert.pem; ssl_certificate_key ${directory}/key.pem; }
       }`);
@@ -160,11 +173,12 @@ export function varnish({ host, port }) {
 }
 
 /**
- * Caddy; once with `encode`, which compresses text.
+ * Caddy; once with `encode`, which compresses text, once as the README says.
  * @param {Target} target
  */
 export function caddy({ host, port }) {
-  return serve("caddy", ["http", "http encode"], async (directory, [plain, encode]) => {
+  const told = advice("caddy", { host, port });
+  return serve("caddy", ["http", "http encode", "http told"], async (directory, [plain, encode, advised]) => {
     await writeFile(path.join(directory, "Caddyfile"), `
 {
   admin off
@@ -176,6 +190,9 @@ http://127.0.0.1:${plain} {
 http://127.0.0.1:${encode} {
   encode gzip
   reverse_proxy ${host}:${port}
+}
+http://127.0.0.1:${advised} {
+  ${await told}
 }
 `);
     return ["run", "--adapter", "caddyfile", "--config", path.join(directory, "Caddyfile")];
