@@ -17,6 +17,10 @@ enum Vice {
     Hold,
     /// Every connection is cut so long after its request.
     Cut(Duration),
+    /// Every connection is cut after such a silence.
+    Impatient(Duration),
+    /// Each piece of an answer is passed on when the next one is there.
+    OneLate,
     /// Event streams are said to be compressed.
     Compress,
     /// Lines of heads that begin so are left out, in both directions.
@@ -81,7 +85,8 @@ async fn pass(mut client: TcpStream, target: SocketAddr, vice: Vice) {
     let (mut from_client, mut to_client) = client.split();
     let (mut from_gateway, mut to_gateway) = gateway.split();
     let answering = async {
-        let (answered, body) = head(&mut from_gateway).await?;
+        let limit = if let Vice::Impatient(limit) = vice { limit } else { Duration::MAX };
+        let (answered, body) = tokio::time::timeout(limit, head(&mut from_gateway)).await.ok()??;
         let more = match vice {
             Vice::Compress if answered.contains("text/event-stream") => "content-encoding: gzip\r\n",
             Vice::Sign => "server: nginx/1.22.1\r\n",
@@ -89,11 +94,18 @@ async fn pass(mut client: TcpStream, target: SocketAddr, vice: Vice) {
         };
         let mut piece = [changed(&answered, vice, target, more).into_bytes(), body].concat();
         loop {
-            if vice != Vice::Hold {
+            if !matches!(vice, Vice::Hold | Vice::OneLate) {
                 to_client.write_all(&piece).await.ok()?;
                 piece.clear();
             }
-            if from_gateway.read_buf(&mut piece).await.ok()? == 0 {
+            let mut next = Vec::new();
+            let count = tokio::time::timeout(limit, from_gateway.read_buf(&mut next)).await.ok()?.ok()?;
+            if vice == Vice::OneLate && count > 0 {
+                to_client.write_all(&piece).await.ok()?;
+                piece.clear();
+            }
+            piece.append(&mut next);
+            if count == 0 {
                 to_client.write_all(&piece).await.ok()?;
                 return to_client.shutdown().await.ok();
             }
@@ -156,6 +168,14 @@ fn who_cannot_be_reached_is_no_patient() {
 fn each_vice_is_named() {
     run(async {
         let server = Store::Sqlite.shared().await;
+        let (impatient, late, vary) = tokio::join!(
+            through(&server, Vice::Impatient(Duration::from_secs(2)), 5),
+            through(&server, Vice::OneLate, 5),
+            through(&server, Vice::Strip("vary:"), 3),
+        );
+        assert_eq!(codes(&impatient), ["cut_when_quiet", "long_poll_cut"], "{impatient}");
+        assert_eq!((codes(&late), &late["transport"]), (vec!["buffered"], &json!("stream")), "{late}");
+        assert_eq!(codes(&vary), ["vary_lost"], "{vary}");
         let (held, cut, compressed, etag, cursor, rewritten, signed) = tokio::join!(
             through(&server, Vice::Hold, 4),
             through(&server, Vice::Cut(Duration::from_secs(2)), 5),

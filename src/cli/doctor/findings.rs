@@ -5,8 +5,12 @@ use std::time::Duration;
 use super::measure::{Cursor, FIRST_FRAME, Measured, Stream};
 use super::remedy::{Ailment, remedies};
 
-/// An event that takes longer than this has been waiting somewhere.
-const LATE: Duration = Duration::from_secs(1);
+/// Half of the events take longer than this: they wait somewhere, be it only for the next one, a second later.
+const LATE: Duration = Duration::from_millis(800);
+/// A stream begins at once; this is more than any way there takes.
+const LATE_HEAD: Duration = Duration::from_secs(3);
+/// How much earlier than asked for a long-poll may be answered.
+const EARLY: Duration = Duration::from_secs(1);
 
 /// Something that is not as the gateway sent it.
 #[derive(Clone, Debug)]
@@ -84,7 +88,7 @@ impl Findings {
         // How many were due to be shown: what was sent while the stream was open.
         let due = due(measured);
         let is_late = median > LATE || self.delays.len() + 2 < due;
-        if head > LATE || is_late {
+        if head > LATE_HEAD || is_late {
             let (head, median, shown) = (head.as_secs_f64(), median.as_secs_f64(), self.delays.len());
             let symptom = format!(
                 "the stream is buffered: first byte after {head:.1} s; {shown} of {due} events while the job ran, {median:.1} s late"
@@ -148,7 +152,7 @@ impl Findings {
     /// Whether long-polls are of use.
     fn judge_long_poll(&mut self, measured: &Measured) -> bool {
         let poll = &measured.long_poll;
-        let is_held = poll.took + LATE >= poll.asked;
+        let is_held = poll.took + EARLY >= poll.asked;
         if poll.status == Some(200) && poll.is_page && is_held {
             return true;
         }

@@ -16,7 +16,7 @@ pub fn text(address: &str, measured: &Measured, findings: &Findings) -> String {
     let mut line = |words: String| {
         let _ = writeln!(text, "{}", printable(&words));
     };
-    line(format!("{address}: {}{}", measured.version, between(measured)));
+    line(format!("{address}: asked over {}{}", measured.version, between(measured)));
     line(String::new());
     line(format!("  busy stream   {}", busy(measured, findings)));
     line(format!("  quiet stream  {}", life(&measured.quiet, measured.time)));
