@@ -48,7 +48,7 @@ pub async fn run(args: DoctorArgs) -> ExitCode {
 async fn examine(args: &DoctorArgs) -> Result<(String, Measured), ClientError> {
     let address = Address::parse(&args.url)?;
     let shown = address.to_string();
-    let client = Client::new(address, args.key.clone())?;
+    let client = Client::like_a_browser(address, args.key.clone())?;
     let time = Duration::from_secs(args.seconds);
     let (busy, quiet) = (job(&client, time).await?, job(&client, time).await?);
     let measured = measure::all(&client, &busy, &quiet, time).await;

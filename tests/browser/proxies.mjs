@@ -19,7 +19,8 @@ const run = promisify(execFile);
 
 /**
  * @typedef {{host: string, port: number}} Target the gateway behind
- * @typedef {{urls: Record<string, string>, stop: () => Promise<void>}} Running its addresses, by what is special there
+ * @typedef {{urls: Record<string, string>, directory: string, stop: () => Promise<void>}} Running its addresses, by what is
+ *   special there, and where its files are
  */
 
 /** @type {Set<import("node:child_process").ChildProcess>} */
@@ -93,7 +94,7 @@ async function serve(name, addresses, configure) {
     if (isUp === "up") {
       const url = (/** @type {string} */ address, /** @type {number} */ at) =>
         /** @type {const} */ ([address, `${address.split(" ")[0]}://127.0.0.1:${ports[at]}`]);
-      return { urls: Object.fromEntries(addresses.map(url)), stop };
+      return { urls: Object.fromEntries(addresses.map(url)), directory, stop };
     }
     await stop();
     if (tries === 3) throw new Error(`${name} did not start (${isUp})\n${said}`);
@@ -119,7 +120,7 @@ export function nginx({ host, port }) {
   return serve("nginx", ["http", "http gzip", "http deaf", "http told", "https"], async (directory, ports) => {
     const [plain, gzip, deaf, advised, tls] = ports;
     const certificate = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext",
-      "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"];
+      "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE", "-keyout", "key.pem", "-out", "cert.pem"];
     await run("openssl", ["req", ...certificate], { cwd: directory });
     const location = `location / { proxy_pass http://${host}:${port}; }`;
     const temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map((of) => `${of}_temp_path ${directory}/${of};`);
