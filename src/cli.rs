@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use crate::config::Command;
 
+pub mod doctor;
 pub mod enqueue;
 pub mod forward;
 pub mod gateway;
@@ -26,6 +27,7 @@ pub async fn run(command: Command) -> ExitCode {
         Command::Forward(args) => forward::run(args).await,
         Command::Watch(args) => watch::run(args).await,
         Command::Enqueue(args) => enqueue::run(args).await,
+        Command::Doctor(args) => doctor::run(args).await,
         Command::Guard => guard::run().await,
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! [`follow`] reads one job's stream for as long as it takes: over cuts, restarts of the gateway and planned ends.
 //! [`endpoint`] posts to somebody else: where jobs are
-//! forwarded to, and who is told of their end.
+//! forwarded to, and who is told of their end. [`probe`] looks at answers as they come, for `milepost doctor`.
 //! Imports only rules of the domain; used by `cli`, `worker` and the tests.
 
 pub mod address;
@@ -15,6 +15,7 @@ pub mod backoff;
 pub mod endpoint;
 pub mod error;
 pub mod follow;
+pub mod probe;
 pub mod sse;
 
 use std::sync::Once;
@@ -101,6 +102,23 @@ impl Client {
     /// # Errors
     /// [`ClientError::Address`] when the TLS set-up of this machine cannot be used (no certificate store).
     pub fn new(address: Address, key: Option<String>) -> Result<Self, ClientError> {
+        // One connection each: a claim that is held and a stream do not share the fate, or the window, of one.
+        Self::build(address, key, reqwest::ClientBuilder::http1_only)
+    }
+
+    /// A client that speaks HTTP/2 where a browser would: over TLS, with whoever offers it.
+    ///
+    /// # Errors
+    /// As [`Client::new`].
+    pub fn like_a_browser(address: Address, key: Option<String>) -> Result<Self, ClientError> {
+        Self::build(address, key, |builder| builder)
+    }
+
+    fn build(
+        address: Address,
+        key: Option<String>,
+        adjust: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
+    ) -> Result<Self, ClientError> {
         install_tls_provider();
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("milepost/", env!("CARGO_PKG_VERSION")))
@@ -116,7 +134,7 @@ impl Client {
             // `http_proxy` is set on many machines, and no proxy reaches our loopback.
             builder = builder.no_proxy();
         }
-        let http = builder.build().map_err(|error| ClientError::Address(error::chain(&error)))?;
+        let http = adjust(builder).build().map_err(|error| ClientError::Address(error::chain(&error)))?;
         Ok(Self { http, address, key: key.filter(|key| !key.is_empty()).map(Key) })
     }
 

@@ -36,6 +36,8 @@ pub enum Command {
     Watch(client::WatchArgs),
     /// Hand a job to the workers
     Enqueue(client::EnqueueArgs),
+    /// Find out what stands between here and a gateway, and what it does to streams
+    Doctor(client::DoctorArgs),
     /// Stop what a killed `run` or `work` has left running; started by them
     #[command(hide = true)]
     Guard,

@@ -57,6 +57,37 @@ has_compiler() {
   command -v cc >/dev/null
 }
 
+has_server() {
+  # Debian keeps them out of the PATH of users.
+  PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v "$1" >/dev/null
+}
+
+# Debian starts what it installs, now and at each boot: the tests start servers of their own.
+POLICY=/usr/sbin/policy-rc.d
+OWN_POLICY=
+
+forbid_services() {
+  if [[ -e $POLICY ]]; then return; fi
+  OWN_POLICY=yes
+  printf '#!/bin/sh\nexit 101\n' >"$POLICY"
+  chmod 755 "$POLICY"
+}
+
+allow_services() {
+  [[ -n $OWN_POLICY ]] || return 0
+  OWN_POLICY=
+  rm -f "$POLICY"
+}
+
+keep_services_off() {
+  # Only those that came with this run: others are somebody's.
+  local pair
+  command -v systemctl >/dev/null || return 0
+  for pair in nginx-light:nginx haproxy:haproxy varnish:varnish caddy:caddy; do
+    if [[ " $1 " == *" ${pair%:*} "* ]]; then systemctl --quiet disable "${pair#*:}" >/dev/null 2>&1 || true; fi
+  done
+}
+
 require() {
   local packages=() missing
   if wants lint rust browser; then
@@ -85,6 +116,12 @@ require() {
   if wants browser; then
     [[ -n "$(chromium_bin)" ]] || packages+=(chromium)
     command -v curl >/dev/null || packages+=(curl)
+    # What stands before a gateway elsewhere.
+    has_server nginx || packages+=(nginx-light)
+    has_server haproxy || packages+=(haproxy)
+    has_server varnishd || packages+=(varnish)
+    has_server caddy || packages+=(caddy)
+    command -v openssl >/dev/null || packages+=(openssl)
   fi
   ((${#packages[@]} > 0)) || return 0
   missing=$(printf '%s\n' "${packages[@]}" | sort -u | paste -sd ' ')
@@ -101,8 +138,11 @@ require() {
   fi
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -q
+  forbid_services
   # shellcheck disable=SC2086 # a list of names
   apt-get install -q -y --no-install-recommends $missing
+  allow_services
+  keep_services_off "$missing"
   if [[ -e "$no_cluster.ucf-dist" ]]; then
     mv "$no_cluster.ucf-dist" "$no_cluster"
   elif [[ -n "$no_cluster" ]]; then
@@ -175,6 +215,7 @@ stop_postgres() {
 
 clean_up() {
   stop_postgres
+  allow_services
   if [[ -n "$SCRATCH" ]]; then rm -rf "$SCRATCH"; fi
 }
 
@@ -253,9 +294,9 @@ for part in "${SELECTED[@]}"; do
   [[ " ${PARTS[*]} " == *" $part "* ]] || die "no part '$part': there are ${PARTS[*]}"
 done
 
-require
 trap clean_up EXIT
 trap 'exit 130' INT TERM HUP
+require
 SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/milepost-tests.XXXXXX")
 if wants rust browser; then start_postgres; fi
 

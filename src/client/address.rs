@@ -76,6 +76,12 @@ impl Address {
         self.join(&format!("jobs/{id}")).to_string()
     }
 
+    /// What a browser sends as the `Origin` of its pages.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        self.base.origin().ascii_serialization()
+    }
+
     pub(super) fn is_plain_http(&self) -> bool {
         self.base.scheme() == "http"
     }

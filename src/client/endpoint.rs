@@ -160,6 +160,8 @@ fn builder() -> reqwest::ClientBuilder {
         .user_agent(concat!("milepost/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_keepalive(Duration::from_secs(30))
+        // A reply that is dropped closes its connection: it must be its own.
+        .http1_only()
         .redirect(reqwest::redirect::Policy::none())
 }
 

@@ -1,4 +1,4 @@
-//! The flags of the commands that speak to a gateway: `run`, `work`, `forward`, `watch`, `enqueue`.
+//! The flags of the commands that speak to a gateway: `run`, `work`, `forward`, `watch`, `enqueue`, `doctor`.
 
 use std::ffi::OsString;
 
@@ -81,6 +81,14 @@ stderr, so that stdout holds exactly the job's output.";
 const ENQUEUE_EXIT_CODES: &str = "\
 Exit codes: 0 the job is queued (or, with --unique-key or --idempotency-key, was there already), 1 refused or no
 gateway, 2 wrong usage. With --wait those of `milepost watch`: 0 only if the work really succeeded.";
+
+const DOCTOR_CONTRACT: &str = "\
+Two tracked jobs of kind milepost.doctor are made, one of which gets an event each second; streams, a long-poll and plain
+GETs of them are opened through whatever stands between, watched for --seconds, and the jobs deleted again. The key, if
+the gateway wants one, must be allowed to enqueue. Limits longer than --seconds are not found.
+
+Exit codes: 0 nothing is wrong, 1 trouble was found, 2 the gateway could not be reached or the jobs not be made (or
+wrong usage).";
 
 /// Which gateway, and as whom.
 #[derive(Args, Clone, Debug)]
@@ -298,4 +306,22 @@ pub struct EnqueueArgs {
     /// With --wait: print the job's log entries
     #[arg(long, requires = "wait", conflicts_with = "json")]
     pub logs: bool,
+}
+
+/// `milepost doctor`: what stands between here and a gateway, and what it does to streams.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = DOCTOR_CONTRACT)]
+pub struct DoctorArgs {
+    /// The address at which browsers reach the gateway, with its base path if it has one
+    #[arg(env = "MILEPOST_URL", value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    pub url: String,
+    /// The key to present to the gateway (better given by the environment: arguments are seen by every user)
+    #[arg(long, env = "MILEPOST_KEY", value_name = "KEY", hide_env_values = true)]
+    pub key: Option<String>,
+    /// How long to watch: the longer, the longer the time limits that are found
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(3..=3600))]
+    pub seconds: u64,
+    /// Print what was found as JSON
+    #[arg(long)]
+    pub json: bool,
 }

@@ -17,7 +17,8 @@ import { promisify } from "node:util";
 import { chromium } from "playwright-core";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
-const binary = path.resolve(root, process.env.MILEPOST_BIN ?? "target/debug/milepost");
+/** What is tested. */
+export const binary = path.resolve(root, process.env.MILEPOST_BIN ?? "target/debug/milepost");
 const run = promisify(execFile);
 
 /** Both stores: what is promised is promised on each. */

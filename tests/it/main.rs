@@ -23,6 +23,7 @@ mod crowd;
 mod dead_letters;
 mod defaults;
 mod delete;
+mod doctor;
 mod enqueue;
 mod errors;
 mod examples;
