@@ -7,6 +7,32 @@ export const base = document.documentElement.dataset.base ?? "";
 /** The watch token that the page's address carries where no server logs it, if there is one. */
 export const token = new URLSearchParams(location.hash.slice(1)).get("token");
 
+/**
+ * The fragment of a page's address: which view, and the credential, neither of which a server needs to see.
+ * @param {Record<string, string>} [words]
+ */
+function fragment(words = {}) {
+  const all = new URLSearchParams(token === null ? words : { ...words, token });
+  return all.size > 0 ? `#${all}` : "";
+}
+
+/**
+ * The address of a job's page.
+ * @param {string} id
+ */
+export function jobPage(id) {
+  return `${base}/jobs/${encodeURIComponent(id)}${fragment()}`;
+}
+
+/**
+ * The address of a view of the first page.
+ * @param {string} view
+ * @param {Record<string, string>} [words]
+ */
+export function viewPage(view, words = {}) {
+  return `${base}/${fragment(view === "jobs" ? words : { view, ...words })}`;
+}
+
 /** How far the gateway's clock is ahead of ours, ms; null until it told us. */
 let ahead = /** @type {number | null} */ (null);
 
@@ -65,6 +91,29 @@ export async function ask(path, init = {}) {
     throw new Refusal(response.status, body?.detail ?? body?.title ?? `The gateway answered ${response.status}.`);
   }
   return body;
+}
+
+/**
+ * Asks for a change.
+ * @param {"POST" | "PATCH" | "DELETE"} method
+ * @param {string} path below the base path
+ * @param {unknown} [body]
+ * @param {Record<string, string>} [headers]
+ * @returns {Promise<any>}
+ * @throws {Refusal}
+ */
+export function send(method, path, body, headers = {}) {
+  if (body === undefined) return ask(path, { method, headers });
+  return ask(path, { method, headers: { "content-type": "application/json", ...headers }, body: JSON.stringify(body) });
+}
+
+/**
+ * The path of one queue's resource.
+ * @param {string} name
+ * @param {string} [rest]
+ */
+export function queuePath(name, rest = "") {
+  return `/v1/queues/${encodeURIComponent(name)}${rest}`;
 }
 
 /**
