@@ -9,7 +9,7 @@ import { ask, jobPath, Refusal } from "./gateway.js";
  * @returns {HTMLElement}
  */
 export function payloadFold(id) {
-  const text = element("pre", { class: "output", tabindex: "0", "aria-label": "Payload" });
+  const text = element("pre", { class: "text", role: "region", tabindex: "0", "aria-label": "Payload" });
   const copy = copyButton("payload", text);
   const tools = element("div", { class: "cardhead", hidden: true }, copy);
   const fold = element("details", { class: "card payload" }, element("summary", {}, "Payload"), tools, text);
