@@ -75,6 +75,7 @@ async function pictureViews() {
     else await page.goto(gateway.url + path);
     await shows(page, selector, text);
     await page.evaluate(() => document.getElementById("toasts")?.replaceChildren());
+    await page.waitForFunction(() => document.getAnimations().length === 0);
     await page.screenshot({ path: `${views}${name}.png` });
     console.log(`${views}${name}.png`);
   };

@@ -77,7 +77,7 @@ export async function smallTeam(gateway, rounds) {
   await report(gateway, await take(gateway, "render", "gpu-1"), { type: "progress", data: { current: 312, total: 720, unit: "frames", phase: "rendering" } });
   for (let round = 0; round < rounds; round += 1) {
     await enqueue(gateway, { queue: "llm", kind: round % 4 === 3 ? "extract" : "summarize", subject: `article:${100 + round}` });
-    if (round % 5 === 4) continue;
+    if (round % 20 === 19) continue;
     const taken = await take(gateway, "llm", `llm-${1 + (round % 2)}`);
     await report(gateway, taken, { type: "progress", data: { percent: 50, phase: "drafting" } });
     await pause(150);
