@@ -209,7 +209,7 @@ describe("the views", () => {
       await page.clock.runFor(1_000);
       await shows(page, "#link", "Live");
       seen.hold = true;
-      await page.clock.fastForward(60_000);
+      await page.clock.fastForward(38_000);
       await shows(page, "#link", "No word from the gateway");
     } finally {
       await seen.stop();

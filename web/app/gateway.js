@@ -4,6 +4,9 @@
 /** The path under which the gateway is served: empty, or like `/progress`. */
 export const base = document.documentElement.dataset.base ?? "";
 
+/** How long an answer may take. */
+const PATIENCE_MS = 20_000;
+
 /** The watch token that the page's address carries where no server logs it, if there is one. */
 export const token = new URLSearchParams(location.hash.slice(1)).get("token");
 
@@ -78,7 +81,9 @@ export async function ask(path, init = {}) {
     const headers = new Headers(init.headers);
     headers.set("accept", "application/json");
     if (token !== null) headers.set("authorization", `Bearer ${token}`);
-    response = await fetch(base + path, { ...init, headers });
+    // A request that hangs must not keep its view from asking again.
+    const signals = [AbortSignal.timeout(PATIENCE_MS), ...(init.signal ? [init.signal] : [])];
+    response = await fetch(base + path, { ...init, headers, signal: AbortSignal.any(signals) });
   } catch (error) {
     if (init.signal?.aborted) throw error;
     throw new Refusal(0, "The gateway cannot be reached.");

@@ -134,7 +134,7 @@ export function eventList(section) {
  * @param {string} title
  */
 function boundedRows(section, title) {
-  const list = element("ol", { role: "log", "aria-live": "off", "aria-label": title, tabindex: "0" });
+  const list = element("ol", { "aria-label": title, tabindex: "0" });
   const following = followButton(title.toLowerCase(), () => {
     draw();
     list.scrollTop = list.scrollHeight;
