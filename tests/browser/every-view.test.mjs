@@ -40,6 +40,8 @@ describe("every view", () => {
       const page = await tabs.open({ colorScheme, reducedMotion: "reduce" });
       /** @type {string[]} */
       const findings = [];
+      // The policy forbids inline script and style, and the console tells what broke it.
+      page.on("console", (message) => message.type() === "error" && findings.push(message.text()));
       for (const [name, [path, selector, text]] of Object.entries(views)) {
         await page.goto("about:blank");
         await page.setViewportSize({ width: 1080, height: 800 });

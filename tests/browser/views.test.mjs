@@ -195,7 +195,7 @@ describe("the views", () => {
       const { notice } = await import(/** @type {any} */ ("/assets/app/notices.js"));
       for (let index = 0; index < 230; index += 1) notice(`notice ${index}`);
     });
-    assert.equal(await page.locator(".told").count(), 200);
+    await eventually(async () => assert.equal(await page.locator(".told").count(), 200));
     assert.match(await page.locator(".told").first().innerText(), /notice 229/);
     assert.ok((await page.locator(".toast").count()) <= 3);
   });

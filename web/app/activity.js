@@ -1,6 +1,6 @@
 // @ts-check
 /** What was told in this tab, after the notices themselves are gone. */
-import { element, setText } from "../client/dom.js";
+import { batched, element, setText } from "../client/dom.js";
 import { ago } from "../client/format.js";
 import { jobPage, now } from "./gateway.js";
 import { liveFeed } from "./live.js";
@@ -15,7 +15,7 @@ export function showActivity(main, signal) {
   main.replaceChildren(element("div", { class: "heading" }, element("h1", {}, "Activity"), clear), nothing, list);
   clear.addEventListener("click", clearNotices);
 
-  function draw() {
+  const draw = batched(() => {
     const all = notices();
     nothing.hidden = all.length > 0;
     clear.hidden = all.length === 0;
@@ -27,7 +27,7 @@ export function showActivity(main, signal) {
         element("time", { class: "when", datetime: time, title: time }, ago(now() - at)),
       );
     }));
-  }
+  });
 
   noticed.addEventListener("change", draw, { signal });
   liveFeed({}, signal, {});

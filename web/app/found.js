@@ -7,6 +7,8 @@ import { liveFeed } from "./live.js";
 
 /** The most the gateway gives at once. */
 const PAGE_MAX = 200;
+/** Jobs that came in since the list was asked for, which it holds beside those. */
+const SPARE = 2_000;
 /** How soon it is asked again, if there is no feed to tell. */
 const WITHOUT_FEED_MS = 3_000;
 
@@ -82,7 +84,13 @@ export function findJobs(wanted, signal, { onChange, onError }) {
   return {
     /** Newest first. Ids begin with their time. */
     get jobs() {
-      return (sorted ??= [...jobs.values()].sort((a, b) => (a.id < b.id ? 1 : -1)));
+      sorted ??= [...jobs.values()].sort((a, b) => (a.id < b.id ? 1 : -1));
+      // A page that is open for days has seen more than it can hold.
+      if (sorted.length > 2 * size + SPARE) {
+        for (const { id } of sorted.splice(size + SPARE)) jobs.delete(id);
+        oldest = sorted.at(-1)?.id ?? "";
+      }
+      return sorted;
     },
     get loaded() {
       return loaded;

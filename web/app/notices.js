@@ -13,21 +13,24 @@ const KEY = "milepost.notices";
 const KEPT = 200;
 const SHOWN = 3;
 const SHOWN_MS = 6_000;
+/** Of jobs that end in droves one in so many milliseconds is shown; the log has all. */
+const APART_MS = 1_000;
 
 /** Fires when there is another notice. */
 export const noticed = new EventTarget();
 
-/** @type {Map<string, boolean>} */
-const ended = new Map();
+/** Jobs that were seen alive here. @type {Set<string>} */
+const alive = new Set();
+let all = read();
+let shownAt = 0;
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let writing;
 
-/** @returns {Notice[]} the newest first */
+addEventListener("pagehide", write);
+
+/** @returns {readonly Notice[]} the newest first */
 export function notices() {
-  try {
-    const kept = JSON.parse(sessionStorage.getItem(KEY) ?? "[]");
-    return Array.isArray(kept) ? kept : [];
-  } catch {
-    return [];
-  }
+  return all;
 }
 
 export function clearNotices() {
@@ -35,37 +38,58 @@ export function clearNotices() {
 }
 
 /**
- * Tells something, here and in the activity log.
+ * Tells something that was done here: shown, said, and kept in the activity log.
  * @param {string} text
  * @param {{tone?: Tone, job?: string | null}} [about]
  */
 export function notice(text, { tone = "active", job = null } = {}) {
-  keep([{ at: now(), text, tone, job }, ...notices()].slice(0, KEPT));
+  keep([{ at: now(), text, tone, job }, ...all].slice(0, KEPT));
   toast(text, tone, job);
   announce(text);
 }
 
 /**
- * Tells that a job ended, if it was seen alive here before.
+ * Tells that a job ended, if it was seen alive here before. Not said aloud: on a busy gateway that never ended.
  * @param {Job} job
  * @param {number} time the gateway's, ms
  */
 export function tellEnding(job, time) {
-  const before = ended.get(job.id);
-  ended.set(job.id, job.terminal);
-  if (!job.terminal || before !== false) return;
-  const { label, tone } = standing(job, time);
-  notice(`${label}: ${job.kind}${job.subject ? ` ${job.subject}` : ""}`, { tone, job: job.id });
+  if (!job.terminal) alive.add(job.id);
+  else if (alive.delete(job.id)) {
+    const { label, tone } = standing(job, time);
+    const text = `${label}: ${job.kind}${job.subject ? ` ${job.subject}` : ""}`;
+    keep([{ at: time, text, tone, job: job.id }, ...all].slice(0, KEPT));
+    if (Date.now() - shownAt < APART_MS) return;
+    shownAt = Date.now();
+    toast(text, tone, job.id);
+  }
 }
 
-/** @param {Notice[]} all */
-function keep(all) {
+/** @param {Notice[]} newer */
+function keep(newer) {
+  all = newer;
+  writing ??= setTimeout(write, 500);
+  noticed.dispatchEvent(new Event("change"));
+}
+
+function write() {
+  clearTimeout(writing);
+  writing = undefined;
   try {
     sessionStorage.setItem(KEY, JSON.stringify(all));
   } catch {
     // A browser that stores nothing still shows them.
   }
-  noticed.dispatchEvent(new Event("change"));
+}
+
+/** @returns {Notice[]} */
+function read() {
+  try {
+    const kept = JSON.parse(sessionStorage.getItem(KEY) ?? "[]");
+    return Array.isArray(kept) ? kept : [];
+  } catch {
+    return [];
+  }
 }
 
 /**
