@@ -39,31 +39,29 @@ async function opened() {
 test("3,000 jobs scroll from one end to the other without a long task", async () => {
   const page = await opened();
   assert.ok((await page.locator(".row").count()) <= 150, "only the rows near the eye are in the page");
-  const scroll = () => page.evaluate(async () => {
-    /** @type {number[]} */
-    const long = [];
-    const observer = new PerformanceObserver((list) => list.getEntries().forEach(({ duration }) => long.push(duration)));
-    observer.observe({ entryTypes: ["longtask"] });
-    const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
-    const height = document.documentElement.scrollHeight;
-    for (let top = 0; top <= height; top += 500) {
+  // The processor's time, not the clock's: on a machine that is busy with something else any task is long.
+  const session = await page.context().newCDPSession(page);
+  await session.send("Performance.enable", { timeDomain: "threadTicks" });
+  const spent = async () => {
+    const { metrics } = await session.send("Performance.getMetrics");
+    return 1_000 * (metrics.find(({ name }) => name === "TaskDuration")?.value ?? NaN);
+  };
+  const height = await page.evaluate(() => document.documentElement.scrollHeight);
+  assert.ok(height > 3_000 * 50, `${height} px for 3,000 rows`);
+  let longest = 0;
+  for (let top = 0; top <= height; top += 700) {
+    const before = await spent();
+    await page.evaluate(async (top) => {
+      const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
       scrollTo(0, top);
       await frame();
-    }
-    await frame();
-    const last = document.querySelector(".row:last-child")?.textContent ?? "";
-    observer.takeRecords().forEach(({ duration }) => long.push(duration));
-    observer.disconnect();
-    return { long, last, height };
-  });
-  // A machine that is busy with something else makes any task long: it counts if it is so each time.
-  /** @type {Awaited<ReturnType<typeof scroll>>[]} */
-  const tries = [];
-  do tries.push(await scroll());
-  while (tries.length < 3 && (tries.at(-1)?.long.length ?? 0) > 0);
-  assert.deepEqual(tries.at(-1)?.long, [], JSON.stringify(tries));
-  assert.match(tries[0].last, /row-0/);
-  assert.ok(tries[0].height > 3_000 * 50, `${tries[0].height} px for 3,000 rows`);
+      await frame();
+    }, top);
+    longest = Math.max(longest, (await spent()) - before);
+  }
+  assert.match(await page.locator(".row").last().innerText(), /row-0\b/);
+  // The 50 ms from which on a task counts as long; all tasks of a step together take less.
+  assert.ok(longest > 0 && longest < 50, `${longest} ms for one step`);
 });
 
 test("what somebody reads stays in its place while jobs come in above it", async () => {
