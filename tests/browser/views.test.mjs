@@ -200,6 +200,33 @@ describe("the views", () => {
     assert.ok((await page.locator(".toast").count()) <= 3);
   });
 
+  test("a credential in the page's address goes along from view to view, and into no request's address", async () => {
+    const seen = await Recorder.before(gateway);
+    try {
+      const id = await gateway.track({ subject: "with-token" });
+      const page = await tabs.open();
+      await page.goto(`${seen.url}/#view=queues&token=a.b.c`);
+      await shows(page, "#link", "Live");
+      for (const name of ["Dead letters", "Workers", "Activity"]) {
+        await page.getByRole("link", { name }).click();
+        await page.waitForURL(/token=a\.b\.c$/);
+        await shows(page, "h1", name);
+      }
+      await page.getByRole("link", { name: "Jobs" }).click();
+      await page.locator(".row", { hasText: "with-token" }).getByRole("link").click();
+      await page.waitForURL(`**/jobs/${id}#token=a.b.c`);
+      await shows(page, "#link", "Live");
+      const data = seen.seen.filter(({ path }) => path.startsWith("/v1/"));
+      assert.ok(data.length > 5);
+      for (const { path, authorization } of data) {
+        assert.equal(authorization, "Bearer a.b.c", path);
+        assert.doesNotMatch(path, /token/);
+      }
+    } finally {
+      await seen.stop();
+    }
+  });
+
   test("silence is shown on a view as well", async () => {
     const seen = await Recorder.before(gateway);
     try {

@@ -22,6 +22,6 @@ export function remaining(progress, now) {
   const gained = last[1] - first[1];
   if (recent.length < FEWEST || spent < SHORTEST_MS || gained <= 0) return null;
   const left = ((100 - last[1]) * spent) / gained - (now - last[0]);
-  // Overdue by more than it took between two reports: the pace was another.
-  return left < -spent / recent.length ? null : Math.max(0, left);
+  // Overdue: the pace was another.
+  return left > 0 ? left : null;
 }

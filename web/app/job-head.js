@@ -68,7 +68,7 @@ export function jobHead() {
       bar.draw(job, now());
       setText(far, sofar || (job.state === "running" ? "Running" : label));
       const left = job.state === "running" ? remaining(progress, now()) : null;
-      setText(eta, left === null ? "" : left < 1_000 ? "done any moment" : `about ${duration(left)} left`);
+      setText(eta, left === null || left < 1_000 ? "" : `about ${duration(left)} left`);
       const span = elapsed(job, now());
       setText(time, span ? `${span.label} ${duration(span.ms)}` : "");
       setText(message, plain([job.progress?.phase, job.progress?.message].filter(Boolean).join(": ")));
