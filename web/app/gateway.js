@@ -39,6 +39,9 @@ export function viewPage(view, words = {}) {
 /** How far the gateway's clock is ahead of ours, ms; null until it told us. */
 let ahead = /** @type {number | null} */ (null);
 
+/** When the page was opened, by the gateway's clock, ms; null until its first answer. @type {number | null} */
+export let openedAt = null;
+
 /**
  * The gateway's time, ms. All ages and durations on the page are counted in it: our own clock may be minutes off.
  */
@@ -91,6 +94,7 @@ export async function ask(path, init = {}) {
   const date = Date.parse(response.headers.get("date") ?? "");
   // The header has whole seconds, cut off: its middle is the best guess.
   if (date) ahead = date + 500 - Date.now();
+  openedAt ??= date || null;
   const body = await response.json().catch(() => null);
   if (!response.ok) {
     throw new Refusal(response.status, body?.detail ?? body?.title ?? `The gateway answered ${response.status}.`);

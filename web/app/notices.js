@@ -3,7 +3,7 @@
 import { element } from "../client/dom.js";
 import { standing } from "../client/format.js";
 import { announce } from "./announce.js";
-import { jobPage, now } from "./gateway.js";
+import { jobPage, now, openedAt } from "./gateway.js";
 
 /** @typedef {import("../client/types.js").Job} Job */
 /** @typedef {import("../client/format.js").Tone} Tone */
@@ -21,8 +21,13 @@ export const noticed = new EventTarget();
 
 /** Jobs that were seen alive here. @type {Set<string>} */
 const alive = new Set();
+/** Endings that were told, by job and seq; the last few thousand. @type {Set<string>} */
+const told = new Set();
+const TOLD = 5_000;
 let all = read();
-let shownAt = 0;
+/** The newest ending that is still to be shown. @type {(() => void) | null} */
+let next = null;
+let resting = false;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let writing;
 
@@ -49,20 +54,35 @@ export function notice(text, { tone = "active", job = null } = {}) {
 }
 
 /**
- * Tells that a job ended, if it was seen alive here before. Not said aloud: on a busy gateway that never ended.
+ * Tells that a job ended, if it did so under the eyes of this page. Not said aloud: on a busy gateway that never ended.
  * @param {Job} job
  * @param {number} time the gateway's, ms
  */
 export function tellEnding(job, time) {
-  if (!job.terminal) alive.add(job.id);
-  else if (alive.delete(job.id)) {
-    const { label, tone } = standing(job, time);
-    const text = `${label}: ${job.kind}${job.subject ? ` ${job.subject}` : ""}`;
-    keep([{ at: time, text, tone, job: job.id }, ...all].slice(0, KEPT));
-    if (Date.now() - shownAt < APART_MS) return;
-    shownAt = Date.now();
-    toast(text, tone, job.id);
+  if (!job.terminal) {
+    alive.add(job.id);
+    return;
   }
+  // Of a short job the feed may carry nothing but its end.
+  const ended = Date.parse(job.finished_at ?? "");
+  const here = alive.delete(job.id) || (openedAt !== null && ended > openedAt);
+  const name = `${job.id} ${job.seq}`;
+  if (!here || told.has(name)) return;
+  told.add(name);
+  if (told.size > TOLD) told.delete(/** @type {string} */ (told.values().next().value));
+  const { label, tone } = standing(job, time);
+  const text = `${label}: ${job.kind}${job.subject ? ` ${job.subject}` : ""}`;
+  keep([{ at: time, text, tone, job: job.id }, ...all].slice(0, KEPT));
+  next = () => toast(text, tone, job.id);
+  if (!resting) showNext();
+}
+
+/** Shows the newest ending, and then none for a while. */
+function showNext() {
+  resting = next !== null;
+  next?.();
+  next = null;
+  if (resting) setTimeout(showNext, APART_MS);
 }
 
 /** @param {Notice[]} newer */
