@@ -1,252 +1,172 @@
 // @ts-check
 /** One job, live: where it stands, how far it is, what it says, how it ended. */
-import { progressBar } from "../client/bar.js";
-import { batched, element, setAttribute, setText } from "../client/dom.js";
-import { ending } from "../client/ending.js";
-import { amount, duration, elapsed, oneLine, plain, standing } from "../client/format.js";
+import { batched, element } from "../client/dom.js";
 import { watch } from "../client/milepost.js";
-import { LINK, speaker } from "../client/speaker.js";
+import { speaker } from "../client/speaker.js";
 import { announce } from "./announce.js";
-import { ask, base, jobLink, jobPath, now, Refusal, token, witness } from "./gateway.js";
+import { ask, base, jobPath, now, token, viewPage, witness } from "./gateway.js";
+import { drawNoJob, jobActions } from "./job-actions.js";
+import { jobCharts, runTable } from "./job-charts.js";
+import { jobHead } from "./job-head.js";
+import { drawLink } from "./navigation.js";
+import { tellEnding } from "./notices.js";
+import { payloadFold } from "./payload.js";
 import { eventList, logList, outputBox } from "./record.js";
+import { Runs } from "./runs.js";
+import { waitingNote } from "./waiting.js";
 
 /** @typedef {import("../client/types.js").Job} Job */
 /** @typedef {import("../client/types.js").LogEvent} LogEvent */
 
 /** How much of the log before the page was opened is shown. */
 const HISTORY = 200;
+/** Of what is before that, so much is read for the attempts: pages, and events in each. */
+const PAGES = 10;
+const PAGE = 1_000;
 
 /**
  * @param {HTMLElement} main
  * @param {string} id
  */
 export function showJob(main, id) {
-  const page = skeleton(main, id);
-  const log = logList(page.log);
-  const events = eventList(page.events);
-  const output = outputBox(page.output);
-  const draw = batched(() => {
+  const head = jobHead();
+  const sections = ["output", "log", "events", "course", "runs"].map(() => element("section", { class: "card", hidden: true }));
+  const [outputCard, logCard, eventsCard, courseCard, runsCard] = sections;
+  main.replaceChildren(
+    element("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, element("a", { href: viewPage("jobs") }, "Jobs"), ` / ${id}`),
+    head.root,
+    outputCard,
+    element("div", { class: "records" }, logCard, eventsCard),
+    courseCard,
+    runsCard,
+    payloadFold(id),
+  );
+  const output = outputBox(outputCard);
+  const log = logList(logCard);
+  const events = eventList(eventsCard);
+  const charts = jobCharts(courseCard);
+  const table = runTable(runsCard);
+  const waiting = waitingNote(head.waiting, id);
+  const speak = speaker(announce, now);
+
+  let life = new Runs();
+  /** Whether all of the log is in `life`. */
+  let whole = true;
+  let deleted = false;
+  let watched = open();
+  const actions = jobActions(head.actions, id, {
+    retried() {
+      watched.close();
+      watched = open();
+    },
+    deleted() {
+      deleted = true;
+      watched.close();
+      drawNoJob(main, "Job deleted", "This job and its log are gone.", id);
+    },
+  });
+
+  function drawNow() {
     const { job, link } = watched;
-    drawLink(page.link, link);
-    if (link === "gone") drawMissing(main, id);
-    else if (job) {
-      drawJob(page, job);
+    if (deleted) return;
+    drawLink(link);
+    if (link === "gone") {
+      drawNoJob(main, "No such job", "There is no job with this id here. It may have been deleted, or its time was up.", id);
+    } else if (job) {
+      const run = life.runs.at(-1);
+      head.draw(job, run?.to === null ? run.progress : []);
+      actions.draw(job);
+      waiting.draw(job);
       output.draw(watched.output, job);
       log.draw();
       events.draw();
+      charts.draw(life, now());
+      table.draw(life, now(), whole);
     }
-  });
+  }
 
-  /** Live events that came while the ones before them were still being fetched; null when nothing is. */
-  let waiting = /** @type {LogEvent[] | null} */ (null);
-  /** @param {LogEvent} event */
-  const record = (event) => {
-    log.add(event);
-    events.add(event);
-  };
-  const speak = speaker(announce, now);
+  function open() {
+    const draw = batched(drawNow);
+    /** Live events that came while the ones before them were still being fetched; null when nothing is. */
+    let gathered = /** @type {LogEvent[] | null} */ (null);
+    /** What was recorded while the log's beginning was still being fetched. */
+    let kept = /** @type {LogEvent[] | null} */ (null);
+    /** @param {LogEvent} event */
+    const record = (event) => {
+      log.add(event);
+      events.add(event);
+      life.add(event);
+      kept?.push(event);
+    };
+    return watch(base + jobPath(id), {
+      token,
+      async onSnapshot(job) {
+        witness(job.updated_at);
+        const mine = (gathered = /** @type {LogEvent[]} */ ([]));
+        const begin = Math.max(0, job.seq - HISTORY);
+        const recent = await page(begin, HISTORY).catch(() => []);
+        if (gathered !== mine) return; // A later document asked again.
+        gathered = null;
+        log.clear();
+        events.clear();
+        life = new Runs();
+        whole = begin === 0;
+        const late = (kept = whole ? null : /** @type {LogEvent[]} */ ([]));
+        for (const event of recent) if (event.seq <= job.seq) record(event);
+        mine.forEach(record);
+        draw();
+        if (late === null) return;
+        const earlier = await readBefore(begin).catch(() => []);
+        if (kept !== late) return;
+        kept = null;
+        life = new Runs();
+        whole = (earlier.at(-1)?.seq ?? 0) >= begin;
+        for (const event of [...earlier, ...late]) life.add(event);
+        draw();
+      },
+      onEvent(event) {
+        witness(event.at);
+        if (gathered) gathered.push(event);
+        else record(event);
+      },
+      onState(job) {
+        tellEnding(job, now());
+        speak(job, watched.link);
+        draw();
+      },
+      onLink(link) {
+        speak(watched.job, link);
+        draw();
+      },
+    });
+  }
 
-  const watched = watch(base + jobPath(id), {
-    token,
-    async onSnapshot(job) {
-      witness(job.updated_at);
-      const gathered = (waiting = /** @type {LogEvent[]} */ ([]));
-      const after = Math.max(0, job.seq - HISTORY);
-      const earlier = await ask(jobPath(id, `/events?after=${after}&limit=${HISTORY}`)).catch(() => null);
-      if (waiting !== gathered) return; // A later document asked again.
-      waiting = null;
-      log.clear();
-      events.clear();
-      const before = /** @type {LogEvent[]} */ (earlier?.events ?? []).filter((event) => event.seq <= job.seq);
-      [...before, ...gathered].forEach(record);
-      draw();
-    },
-    onEvent(event) {
-      witness(event.at);
-      if (waiting) waiting.push(event);
-      else record(event);
-    },
-    onState(job) {
-      speak(job, watched.link);
-      draw();
-    },
-    onLink(link) {
-      speak(watched.job, link);
-      draw();
-    },
-  });
+  /**
+   * @param {number} after
+   * @param {number} limit
+   * @returns {Promise<LogEvent[]>}
+   */
+  async function page(after, limit) {
+    return (await ask(jobPath(id, `/events?after=${after}&limit=${limit}`))).events ?? [];
+  }
 
-  page.cancel.addEventListener("click", () => {
-    page.cancel.hidden = true;
-    page.confirm.hidden = false;
-    page.keep.focus();
-  });
-  page.keep.addEventListener("click", () => {
-    page.confirm.hidden = true;
-    draw();
-    requestAnimationFrame(() => page.cancel.focus());
-  });
-  page.really.addEventListener("click", async () => {
-    page.confirm.hidden = true;
-    setText(page.refusal, "");
-    try {
-      const body = JSON.stringify({ reason: "cancelled on the page" });
-      await ask(jobPath(id, "/cancel"), { method: "POST", headers: { "content-type": "application/json" }, body });
-      announce("Cancel requested");
-    } catch (error) {
-      setText(page.refusal, `Not cancelled: ${/** @type {Refusal} */ (error).message}`);
+  /**
+   * The log's beginning, up to an event.
+   * @param {number} seq
+   */
+  async function readBefore(seq) {
+    /** @type {LogEvent[]} */
+    const read = [];
+    for (let asked = 0; asked < PAGES; asked += 1) {
+      const after = read.at(-1)?.seq ?? 0;
+      if (after >= seq) break;
+      const events = await page(after, Math.min(PAGE, seq - after));
+      if (events.length === 0) break;
+      read.push(...events);
     }
-    draw();
-  });
+    return read;
+  }
 
   // The clock of the page; nobody sees it tick in a hidden tab.
-  setInterval(() => document.hidden || draw(), 1000);
-}
-
-/**
- * @param {HTMLElement} main
- * @param {string} id
- */
-function skeleton(main, id) {
-  const bar = progressBar("Progress of this job");
-  const page = {
-    link: /** @type {HTMLElement} */ (document.getElementById("link")),
-    title: element("h1", {}, "Job"),
-    badge: element("span", { class: "badge large" }),
-    subject: element("p", { class: "subject" }),
-    bar,
-    far: element("strong", { class: "far" }),
-    time: element("span", { class: "time" }),
-    message: element("p", { class: "message" }),
-    ending: element("div", { class: "ending" }),
-    facts: element("dl", { class: "facts" }),
-    output: element("section", { class: "card", hidden: true }),
-    log: element("section", { class: "card", hidden: true }),
-    events: element("section", { class: "card", hidden: true }),
-    cancel: element("button", { type: "button", hidden: true }, "Cancel job"),
-    confirm: element("span", { class: "confirm", role: "group", "aria-label": "Cancel this job?", hidden: true }),
-    really: element("button", { type: "button", class: "danger" }, "Yes, cancel it"),
-    keep: element("button", { type: "button" }, "Let it run"),
-    refusal: element("span", { class: "refusal", role: "alert" }),
-    /** What `ending` and `facts` show, so that they are built again only when that changes. */
-    endingKey: "",
-    factsKey: "",
-  };
-  page.confirm.append("Cancel this job? ", page.really, page.keep);
-  main.replaceChildren(
-    element("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, element("a", { href: `${base}/` }, "Jobs"), ` / ${id}`),
-    element(
-      "section",
-      { class: "card head", "aria-label": "State" },
-      element("div", { class: "heading" }, page.title, page.badge),
-      page.subject,
-      bar.root,
-      element("div", { class: "words" }, page.far, page.time),
-      page.message,
-      page.ending,
-      page.facts,
-      element("div", { class: "actions" }, page.cancel, page.confirm, page.refusal),
-    ),
-    page.output,
-    element("div", { class: "records" }, page.log, page.events),
-  );
-  page.link.hidden = false;
-  return page;
-}
-
-/**
- * @param {HTMLElement} target
- * @param {import("../client/types.js").Link} link
- */
-function drawLink(target, link) {
-  setText(target, LINK[link]);
-  setAttribute(target, "data-link", link);
-}
-
-/**
- * @param {HTMLElement} main
- * @param {string} id
- */
-function drawMissing(main, id) {
-  document.title = "No such job · Milepost";
-  if (main.querySelector(".missing")) return;
-  main.replaceChildren(
-    element(
-      "section",
-      { class: "card missing" },
-      element("h1", {}, "No such job"),
-      element("p", {}, "There is no job with this id here. It may have been deleted, or its time was up."),
-      element("p", { class: "mono" }, id),
-      element("p", {}, element("a", { href: `${base}/` }, "All jobs")),
-    ),
-  );
-}
-
-/**
- * @param {ReturnType<typeof skeleton>} page
- * @param {Job} job
- */
-function drawJob(page, job) {
-  const { label, tone } = standing(job, now());
-  const far = amount(job);
-  const share = job.progress?.percent != null && !job.terminal ? `${far.split(" · ")[0]} · ` : "";
-  document.title = `${share}${job.terminal ? `${label} · ` : ""}${job.kind} · Milepost`;
-  setText(page.title, job.kind);
-  setText(page.badge, label);
-  setAttribute(page.badge, "data-tone", tone);
-  setText(page.subject, job.subject ?? "");
-  page.bar.draw(job, now());
-  setText(page.far, far || (job.state === "running" ? "Running" : label));
-  const span = elapsed(job, now());
-  setText(page.time, span ? `${span.label} ${duration(span.ms)}` : "");
-  setText(page.message, plain([job.progress?.phase, job.progress?.message].filter(Boolean).join(": ")));
-  drawOnce(page, "endingKey", [job.outcome, job.error, job.state], () => page.ending.replaceChildren(...ending(job, jobLink(job.id, "/result"))));
-  drawOnce(page, "factsKey", [job.worker, job.attempt, job.started_at, job.finished_at, job.created_at, job.meta], () =>
-    page.facts.replaceChildren(...facts(job)),
-  );
-  const cancellable = !job.terminal && !job.cancel_requested;
-  page.cancel.hidden = !cancellable || !page.confirm.hidden;
-  if (!cancellable) page.confirm.hidden = true;
-}
-
-/**
- * Builds a part again only if what it shows is another, so that focus and selection in it survive.
- * @param {ReturnType<typeof skeleton>} page
- * @param {"endingKey" | "factsKey"} name
- * @param {unknown} shows
- * @param {() => void} build
- */
-function drawOnce(page, name, shows, build) {
-  const key = JSON.stringify(shows);
-  if (page[name] === key) return;
-  page[name] = key;
-  build();
-}
-
-/**
- * @param {Job} job
- * @returns {HTMLElement[]}
- */
-function facts(job) {
-  /** @type {[string, string | null][]} */
-  const rows = [
-    ["Queue", job.queue],
-    ["Worker", job.worker],
-    ["Attempt", job.tracked ? null : `${job.attempt} of ${job.max_attempts}`],
-    ["Created", when(job.created_at)],
-    ["Started", when(job.started_at)],
-    ["Finished", when(job.finished_at)],
-    ...Object.entries(job.meta ?? {}).map(([name, value]) => /** @type {[string, string]} */ ([name, oneLine(value)])),
-  ];
-  return rows.flatMap(([name, value]) =>
-    value === null ? [] : [element("div", {}, element("dt", {}, name), element("dd", {}, value))],
-  );
-}
-
-/**
- * An instant, whole and with its zone: the gateway's words without the fraction.
- * @param {string | null} time
- */
-function when(time) {
-  return time ? time.replace("T", " ").replace(/\.\d+Z$/, " UTC") : null;
+  setInterval(() => document.hidden || drawNow(), 1000);
 }

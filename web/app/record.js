@@ -2,6 +2,7 @@
 /** What a job has said: its output, its log lines, its events. Bounded in the page, however much there is. */
 import { element, growing, setText } from "../client/dom.js";
 import { bytes, fields, oneLine, plain } from "../client/format.js";
+import { copyButton } from "./copy.js";
 import { jobLink } from "./gateway.js";
 
 /** @typedef {import("../client/types.js").Job} Job */
@@ -21,8 +22,16 @@ export function outputBox(section) {
   const whole = element("a", { class: "whole" }, "Whole output");
   // Not live for screen readers: every token would be read out.
   const text = element("pre", { class: "output", role: "log", "aria-live": "off", "aria-label": "Output", tabindex: "0" });
-  section.append(element("div", { class: "cardhead" }, element("h2", {}, "Output"), size, whole), text);
   const write = growing(text);
+  const following = followButton("output", () => {
+    write(latest);
+    text.scrollTop = text.scrollHeight;
+  });
+  section.append(
+    element("div", { class: "cardhead" }, element("h2", {}, "Output"), size, whole, following.button, copyButton("output", text)),
+    text,
+  );
+  let latest = "";
   return {
     /**
      * @param {Output} output
@@ -33,9 +42,27 @@ export function outputBox(section) {
       whole.href = jobLink(job.id, "/output");
       const from = output.offset > 0 ? `the end of ` : "";
       setText(size, `${from}${bytes(job.output.bytes)}`);
-      write(output.text);
+      latest = output.text;
+      if (!following.paused) write(latest);
     },
   };
+}
+
+/**
+ * Pauses what grows, so that it can be read; going on shows what came meanwhile.
+ * @param {string} what
+ * @param {() => void} goOn
+ */
+function followButton(what, goOn) {
+  const button = element("button", { type: "button", class: "small", "aria-pressed": "false", "aria-label": `Pause ${what}` }, "Pause");
+  const state = { button, paused: false };
+  button.addEventListener("click", () => {
+    state.paused = !state.paused;
+    setText(button, state.paused ? "Follow" : "Pause");
+    button.setAttribute("aria-pressed", String(state.paused));
+    if (!state.paused) goOn();
+  });
+  return state;
 }
 
 /**
@@ -107,10 +134,26 @@ export function eventList(section) {
  * @param {string} title
  */
 function boundedRows(section, title) {
-  const list = element("ol", { role: "log", "aria-live": "off", "aria-label": title, tabindex: "0" });
-  section.append(element("div", { class: "cardhead" }, element("h2", {}, title)), list);
+  const list = element("ol", { "aria-label": title, tabindex: "0" });
+  const following = followButton(title.toLowerCase(), () => {
+    draw();
+    list.scrollTop = list.scrollHeight;
+  });
+  section.append(
+    element("div", { class: "cardhead" }, element("h2", {}, title), following.button, copyButton(title.toLowerCase(), list)),
+    list,
+  );
   /** @type {HTMLLIElement[]} */
   let pending = [];
+  function draw() {
+    if (pending.length === 0 || following.paused) return;
+    const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 30;
+    list.append(...pending);
+    pending = [];
+    while (list.children.length > ROWS) list.firstElementChild?.remove();
+    section.hidden = false;
+    if (atEnd) list.scrollTop = list.scrollHeight;
+  }
   return {
     /** @param {HTMLLIElement} row */
     push(row) {
@@ -132,15 +175,7 @@ function boundedRows(section, title) {
       pending = [];
       list.replaceChildren();
     },
-    draw() {
-      if (pending.length === 0) return;
-      const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 30;
-      list.append(...pending);
-      pending = [];
-      while (list.children.length > ROWS) list.firstElementChild?.remove();
-      section.hidden = false;
-      if (atEnd) list.scrollTop = list.scrollHeight;
-    },
+    draw,
   };
 }
 
