@@ -1,7 +1,7 @@
 //! `milepost doctor`: what stands between here and a gateway, and what it does to streams, polls and their headers.
 //!
 //! It asks as a browser would, of two jobs of its own: a busy one, to see how late its events are, and a quiet one, to
-//! see what is cut for silence. What was seen is [`measure`]; what is wrong with it, [`findings`]; what helps, [`remedy`].
+//! see what is cut for silence. What was seen is `measure`; what is wrong with it, `findings`; what helps, `remedy`.
 
 mod findings;
 mod measure;
