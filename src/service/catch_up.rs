@@ -1,9 +1,8 @@
-//! What other nodes wrote to the same store: every [`super::maintenance`] round of it asks how far the jobs are that
+//! What other nodes wrote to the same store: every round, begun by [`super::maintenance`], asks how far the jobs are that
 //! somebody watches here, and what has changed for those who show many. So nothing is missing here for longer than a
 //! round, whoever wrote it.
 
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
 
 use lru::LruCache;
 
@@ -14,9 +13,8 @@ use crate::store::JobFilter;
 /// What a round looks back beyond the one before: a commit may become visible later than it says, and clocks differ.
 const OVERLAP_MS: u64 = 10_000;
 
-/// Jobs per read, and reads per round.
+/// Jobs per read.
 const CHUNK: u32 = 500;
-const CHUNKS: usize = 10;
 
 /// Jobs whose last state this remembers to have passed on.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
@@ -35,7 +33,7 @@ impl Default for Found {
 
 impl Gateway {
     /// One round. Without other nodes it costs nothing.
-    pub(super) async fn catch_up(&self, found: &Mutex<Found>) -> Result<(), ServiceError> {
+    pub(super) async fn catch_up(&self, found: &mut Found) -> Result<(), ServiceError> {
         if !self.inner.store.has_peers() {
             return Ok(());
         }
@@ -51,12 +49,12 @@ impl Gateway {
         Ok(())
     }
 
-    async fn catch_up_feeds(&self, found: &Mutex<Found>) -> Result<(), ServiceError> {
-        let lock = || found.lock().expect("no holder of this lock panics");
+    async fn catch_up_feeds(&self, found: &mut Found) -> Result<(), ServiceError> {
         let now = self.now();
-        let since = lock().since.unwrap_or(now).minus_millis(OVERLAP_MS);
+        let since = found.since.unwrap_or(now).minus_millis(OVERLAP_MS);
         let mut before = None;
-        for _ in 0..CHUNKS {
+        // To the last of them: what one round left out no later one would look for.
+        loop {
             let filter = JobFilter {
                 active_or_finished_after: Some(since),
                 updated_after: Some(since),
@@ -66,13 +64,13 @@ impl Gateway {
             let jobs = self.inner.store.list(&filter, CHUNK).await?;
             let is_last = jobs.len() < CHUNK as usize;
             before = jobs.last().map(|job| job.id);
-            let is_new = |job: &Job| lock().passed_on.put(job.id, job.seq).is_none_or(|seq| seq < job.seq);
+            let is_new = |job: &Job| found.passed_on.put(job.id, job.seq).is_none_or(|seq| seq < job.seq);
             self.inner.bus.feeds().catch_up(jobs.into_iter().filter(is_new));
             if is_last {
                 break;
             }
         }
-        lock().since = Some(now);
+        found.since = Some(now);
         Ok(())
     }
 }

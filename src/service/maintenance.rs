@@ -1,6 +1,5 @@
 //! Lets time pass: the sweep (what is overdue becomes an ordinary event), retention, housekeeping, the store's pulse.
 
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
@@ -35,7 +34,7 @@ pub async fn run(gateway: Gateway) {
         (Instant::now(), Instant::now(), Instant::now(), Instant::now());
     // Often enough that a short --keep is honoured, seldom enough to cost nothing.
     let retire_every = Duration::from_millis((gateway.inner.settings.keep_ms / 10).clamp(500, 60_000));
-    let found = Mutex::new(Found::default());
+    let mut found = Found::default();
     let mut failing = false;
     loop {
         tokio::select! {
@@ -57,7 +56,7 @@ pub async fn run(gateway: Gateway) {
             }
             if reminded.elapsed() >= REMIND {
                 gateway.remind_workers().await?;
-                gateway.catch_up(&found).await?;
+                gateway.catch_up(&mut found).await?;
                 reminded = Instant::now();
             }
             gateway.sweep().await?;
